@@ -1,0 +1,19 @@
+"""Settings: one validated model, fed by a YAML file and by flags that are generated from it."""
+
+from sgl_entropic.config.flags import flag_specs, parse_flag_value
+from sgl_entropic.config.knobs import FlagSpec
+from sgl_entropic.config.model import CpuConfig, EntropicConfig, TelemetryConfig, TraceConfig
+from sgl_entropic.config.sources import from_mapping, load_yaml, resolve
+
+__all__ = [
+    "CpuConfig",
+    "EntropicConfig",
+    "FlagSpec",
+    "TelemetryConfig",
+    "TraceConfig",
+    "flag_specs",
+    "from_mapping",
+    "load_yaml",
+    "parse_flag_value",
+    "resolve",
+]

@@ -1,0 +1,110 @@
+"""The one validated model of all settings. Units are in the names; a value is never converted, only accepted or refused."""
+
+from __future__ import annotations
+
+from typing import Annotated, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from sgl_entropic.config.endpoint import checked_endpoint
+from sgl_entropic.config.refusals import refusal
+
+
+def _checked_path(path: str | None) -> str | None:
+    if path is not None and "\0" in path:
+        raise ValueError("it holds a NUL character")
+    return path
+
+
+def _checked_publish(endpoint: str | None) -> str | None:
+    return None if endpoint is None else checked_endpoint(endpoint)
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class TelemetryConfig(_Section):
+    """What is measured."""
+
+    enabled: Annotated[bool, Field(description="Measure every sampling step.")] = True
+    prompt_surprisal: Annotated[
+        bool,
+        Field(
+            description="Score a prompt's new tokens in the prefill and keep readings beside the KV slots."
+        ),
+    ] = True
+    prompt_chunk_rows: Annotated[
+        int, Field(ge=16, le=8192, description="Rows that pass the LM head at once while a prompt is scored.")
+    ] = 256
+
+
+class TraceConfig(_Section):
+    """Where step records go; nowhere by default."""
+
+    path: Annotated[
+        str | None,
+        Field(
+            min_length=1,
+            max_length=4096,
+            description="Append step records to this file as JSON lines.",
+            json_schema_extra={"accepted": "a file in an existing, writable directory", "metavar": "FILE"},
+        ),
+        AfterValidator(_checked_path),
+    ] = None
+    publish: Annotated[
+        str | None,
+        Field(
+            min_length=1,
+            max_length=4096,
+            description="Publish step records on this ZeroMQ PUB endpoint, to whoever can reach it.",
+            json_schema_extra={
+                "accepted": "tcp://host:port with a port from 1 to 65535, or ipc://path",
+                "metavar": "ENDPOINT",
+            },
+        ),
+        AfterValidator(_checked_publish),
+    ] = None
+    queue_records: Annotated[
+        int,
+        Field(
+            ge=16, le=1_000_000, description="Step records that may wait before they are dropped and counted."
+        ),
+    ] = 4096
+
+
+class CpuConfig(_Section):
+    """The portable CPU platform; without effect on another."""
+
+    threads: Annotated[
+        int | None,
+        Field(ge=1, le=1024, description="Threads for tensor work on the CPU; none means all usable CPUs."),
+    ] = None
+    kv_pool_mib: Annotated[
+        int | None,
+        Field(ge=64, le=1_048_576, description="Memory of the KV pool in MiB; none means by free memory."),
+    ] = None
+
+
+class EntropicConfig(_Section):
+    """Every setting of the extension."""
+
+    telemetry: TelemetryConfig = TelemetryConfig()
+    trace: TraceConfig = TraceConfig()
+    cpu: CpuConfig = CpuConfig()
+
+    def to_json(self) -> str:
+        """The configuration as JSON, for other processes."""
+        return self.model_dump_json()
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """The inverse of :meth:`to_json`; the file system is not looked at.
+
+        Raises:
+            ConfigError: ``text`` is not the JSON of a configuration.
+        """
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as error:
+            raise refusal(cls, error, "configuration JSON") from None

@@ -1,0 +1,77 @@
+"""Turns what pydantic found into a :class:`ConfigError` that names key, flag, value and accepted range."""
+
+from __future__ import annotations
+
+import difflib
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from sgl_entropic.config.knobs import sections_of, shown, specs_of
+from sgl_entropic.errors import ConfigError
+
+_MOST_LISTED = 5
+
+
+def refusal(model: type[BaseModel], error: ValidationError, source: str) -> ConfigError:
+    """The error to raise instead of ``error``.
+
+    Args:
+        model: the model that was validated.
+        error: what pydantic found.
+        source: where the values came from: a file, the command line.
+    """
+    details = error.errors(include_url=False)
+    lines = [f"{source}: {_line(model, detail)}" for detail in details[:_MOST_LISTED]]
+    if len(details) > _MOST_LISTED:
+        lines.append(f"{source}: and {len(details) - _MOST_LISTED} more")
+    return ConfigError("\n".join(lines))
+
+
+def refused_value(model: type[BaseModel], dotted: str, value: object, reason: str = "") -> str:
+    """Say that a value is not accepted, and which ones are."""
+    spec = next(spec for spec in specs_of(model) if spec.dotted == dotted)
+    because = f" ({reason})" if reason else ""
+    return f"{dotted} = {shown(value)} is not accepted{because}; expected {spec.accepted} (flag {spec.flag})"
+
+
+def unknown_key(model: type[BaseModel], path: tuple[str, ...], value: object) -> str:
+    """Say that a key does not exist, which one may have been meant, and which ones there are."""
+    sections = sections_of(model)
+    known = (
+        [f"{path[0]}.{name}" for name in sections[path[0]].model_fields]
+        if path[0] in sections
+        else [*sections]
+    )
+    dotted = ".".join(path)
+    return f"unknown key {shown(dotted)} = {shown(value)}; {_did_you_mean(dotted, known)}known: {', '.join(known)}"
+
+
+def _did_you_mean(dotted: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(dotted[:64], known, n=1, cutoff=0.6)
+    return f"did you mean {close[0]!r}? " if close else ""
+
+
+def _line(model: type[BaseModel], detail: ErrorDetails) -> str:
+    path, value = tuple(str(item) for item in detail["loc"]), detail["input"]
+    sections = sections_of(model)
+    if detail["type"] == "json_invalid":
+        return f"{shown(value)} is not JSON; expected an object with some of the keys {', '.join(sections)}"
+    if not path:
+        return f"{_not_a_mapping(value)} {', '.join(sections)}"
+    if detail["type"] in ("extra_forbidden", "invalid_key"):
+        return unknown_key(model, path, value)
+    if len(path) == 1:
+        return f"{path[0]} = {_not_a_mapping(value)} {', '.join(sections[path[0]].model_fields)}"
+    dotted = ".".join(path[:2])
+    if detail["type"] == "value_error":
+        return refused_value(model, dotted, value, str(detail["ctx"]["error"]))
+    kind = next(spec.kind for spec in specs_of(model) if spec.dotted == dotted)
+    # The commonest slip of YAML: enabled: "off".
+    return refused_value(
+        model, dotted, value, "it is text" if isinstance(value, str) and kind != "text" else ""
+    )
+
+
+def _not_a_mapping(value: object) -> str:
+    return f"{shown(value)} is not accepted; expected a mapping with some of the keys"

@@ -1,0 +1,34 @@
+"""Per-request parameters: what clients may ask for, and every way to ask wrongly.
+
+The canonical place on every route is ``custom_params``, which SGLang carries through all its processes::
+
+    "custom_params": {"entropic": {"return_entropy": true}}
+
+The parameters of :data:`TOP_LEVEL` may also stand at the top level of the body. Keys of other extensions in
+``custom_params`` pass untouched, within the shapes that SGLang carries and the bounds below. Nothing is repaired:
+what is misspelt, misplaced or malformed is refused, since SGLang would ignore it without a word.
+"""
+
+from sgl_entropic.request_params.carried import MAX_ITEMS, MAX_KEY_CHARACTERS, MAX_TEXT_BYTES
+from sgl_entropic.request_params.parameters import (
+    PARAMETERS,
+    PARAMETERS_KEY,
+    TOP_LEVEL,
+    Parameter,
+    RequestParams,
+)
+from sgl_entropic.request_params.parse import MAX_KEYS, parse_custom_params, parse_top_level
+
+__all__ = [
+    "MAX_ITEMS",
+    "MAX_KEYS",
+    "MAX_KEY_CHARACTERS",
+    "MAX_TEXT_BYTES",
+    "PARAMETERS",
+    "PARAMETERS_KEY",
+    "TOP_LEVEL",
+    "Parameter",
+    "RequestParams",
+    "parse_custom_params",
+    "parse_top_level",
+]

@@ -1,0 +1,80 @@
+"""From the JSON of a client to :class:`RequestParams`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sgl_entropic.errors import RequestParameterError
+from sgl_entropic.request_params.carried import check_carried, check_key
+from sgl_entropic.request_params.messages import KNOWN, PLACE, refused, shown, unknown
+from sgl_entropic.request_params.parameters import BY_NAME, PARAMETERS_KEY, TOP_LEVEL, RequestParams
+from sgl_entropic.request_params.spelling import check_custom_params_key, check_top_level_keys, closest
+
+MAX_KEYS = 64
+
+
+def parse_custom_params(custom_params: object) -> RequestParams:
+    """Check ``custom_params`` and read our part of it.
+
+    Args:
+        custom_params: the value as the client sent it, any JSON; it is not changed.
+
+    Raises:
+        RequestParameterError: naming the key, the value and what is accepted.
+    """
+    return RequestParams(**_own_values(custom_params))
+
+
+def parse_top_level(body: Mapping[str, object]) -> RequestParams:
+    """Read the top level of a request body together with its ``custom_params``.
+
+    Raises:
+        RequestParameterError: a value is malformed, a key misspelt, or the two places contradict each other.
+    """
+    own = _own_values(body.get("custom_params"))
+    check_top_level_keys(body)
+    top: dict[str, bool] = {}
+    for name in TOP_LEVEL:
+        value = body.get(name)
+        if value is None:
+            continue
+        if not isinstance(value, bool):
+            raise refused(name, value, f"{BY_NAME[name].accepted}, or null")
+        if own.get(name, value) is not value:
+            raise RequestParameterError(
+                f"{name} = {value} contradicts {PLACE}.{name} = {own[name]}; expected true or false, the same in both"
+                " places or in one of them only"
+            )
+        top[name] = value
+    return RequestParams(**{**own, **top})
+
+
+def _own_values(custom_params: object) -> dict[str, bool]:
+    """The values that ``custom_params`` gives to our parameters, after a check of all of it."""
+    if custom_params is None:
+        return {}
+    if not isinstance(custom_params, Mapping):
+        raise refused("custom_params", custom_params, "an object, or null")
+    if len(custom_params) > MAX_KEYS:
+        raise RequestParameterError(
+            f"custom_params has {len(custom_params)} keys; expected at most {MAX_KEYS}"
+        )
+    for key, value in custom_params.items():
+        check_key("custom_params", key)
+        if key != PARAMETERS_KEY:
+            check_custom_params_key(key, value)
+            check_carried(f"custom_params.{key}", value)
+    return _checked_own(custom_params.get(PARAMETERS_KEY))
+
+
+def _checked_own(own: object) -> dict[str, bool]:
+    if own is None:
+        return {}
+    if not isinstance(own, Mapping):
+        raise refused(PLACE, own, f"an object with some of the keys {KNOWN}")
+    for name, value in own.items():
+        if name not in BY_NAME:
+            raise unknown(f"{PLACE} key {shown(name)}", value, closest(name, tuple(BY_NAME)))
+        if not isinstance(value, bool):
+            raise refused(f"{PLACE}.{name}", value, BY_NAME[name].accepted)
+    return dict(own)

@@ -1,0 +1,80 @@
+"""SGLang on any CPU: an out-of-tree platform with defaults that fit a machine without an accelerator.
+
+Upstream's own CPU engine needs kernels that are built for AVX-512 and AMX; this platform runs SGLang's native PyTorch
+paths instead, on every CPU that PyTorch runs on.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any
+
+import psutil
+import torch
+from sglang.srt.platforms.cpu import CpuSRTPlatform
+from sglang.srt.platforms.device_mixin import PlatformEnum
+from sglang.srt.platforms.interface import PlatformCapabilities
+
+from sgl_entropic.runtime.active_config import active_config
+from sgl_entropic.runtime.kv_pool_size import kv_pool_tokens
+
+logger = logging.getLogger(__name__)
+
+ATTENTION_BACKEND = "torch_native"
+_STOCK_CPU_BACKEND = "intel_amx"
+
+
+class PortableCpuPlatform(CpuSRTPlatform):
+    """The platform that the launcher asks for when there is no accelerator."""
+
+    _enum = PlatformEnum.OOT
+    device_name = "cpu"
+    capabilities = PlatformCapabilities()
+
+    def get_default_attention_backend(self) -> str:
+        """The backend that needs PyTorch only."""
+        return ATTENTION_BACKEND
+
+    def get_dispatch_key_name(self) -> str:
+        """Fused ops take their native PyTorch form."""
+        return "native"
+
+    def apply_server_args_defaults(self, server_args: Any) -> None:
+        """Fill in what the user left open.
+
+        By now SGLang has put its own CPU engine's attention backend where none was given; a user who names that
+        backend was refused before, see :mod:`.cpu_refusals`.
+        """
+        if server_args.device is None:
+            server_args.device = "cpu"
+        if server_args.attention_backend in (None, _STOCK_CPU_BACKEND):
+            server_args.attention_backend = ATTENTION_BACKEND
+        if server_args.sampling_backend is None:
+            server_args.sampling_backend = "pytorch"
+        if server_args.dtype == "auto":
+            # 16-bit products are several times slower than float32 without AVX-512, and less exact.
+            server_args.dtype = "float32"
+        if server_args.max_total_tokens is None:
+            tokens = kv_pool_tokens(
+                server_args.model_path, server_args.dtype, active_config().cpu.kv_pool_mib
+            )
+            logger.info("KV pool: %d tokens.", tokens)
+            server_args.max_total_tokens = tokens
+        if server_args.mem_fraction_static is None:
+            server_args.mem_fraction_static = 0.5
+
+    def init_backend(self) -> None:
+        """Threads of the worker process."""
+        threads = active_config().cpu.threads or default_threads()
+        torch.set_num_threads(threads)
+        logger.info(
+            "CPU platform: %d threads, %.1f GiB of memory free.",
+            threads,
+            psutil.virtual_memory().available / 2**30,
+        )
+
+
+def default_threads() -> int:
+    """Threads for tensor work: ``OMP_NUM_THREADS`` where it is set, else the CPUs that this process may use."""
+    return torch.get_num_threads() if "OMP_NUM_THREADS" in os.environ else len(os.sched_getaffinity(0))

@@ -1,0 +1,156 @@
+"""ASGI middleware: refuses malformed entropic parameters before any route runs, and answers on the OpenAI routes.
+
+Innermost in the stack, behind authentication and decompression. A request that does not mention us is passed on with
+the bytes it came with, and its response is not looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+import orjson
+
+from sgl_entropic.errors import RequestParameterError
+from sgl_entropic.request_params import RequestParams, parse_custom_params, parse_top_level
+from sgl_entropic.runtime.active_config import active_config
+from sgl_entropic.runtime.openai_response import JsonRewriter, SseRewriter
+from sgl_entropic.runtime.response_collector import SCOPE_KEY, ResponseCollector
+from sgl_entropic.runtime.tokenizer_manager import require_available
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+GENERATE_ROUTES = frozenset({"/generate"})
+OPENAI_ROUTES = frozenset({"/v1/completions", "/v1/chat/completions", "/invocations"})
+# A body that has none of these cannot ask for anything of ours. JSON can hide a name behind \u escapes: such a body is
+# still checked where the routes meet (tokenizer_manager.admit).
+_MENTIONS = (b"entropi", b"entropy", b"custom_params", b"prompt_surprisal")
+
+
+class EntropicMiddleware:
+    """See the module's text."""
+
+    def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]]) -> None:
+        """Wrap ``app``."""
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one ASGI event stream."""
+        openai = scope.get("path") in OPENAI_ROUTES
+        if (
+            scope["type"] != "http"
+            or scope.get("method") != "POST"
+            or not (openai or scope["path"] in GENERATE_ROUTES)
+        ):
+            await self._app(scope, receive, send)
+            return
+        body, replay = await _read_body(receive)
+        if body is None or not any(name in body for name in _MENTIONS):
+            await self._app(scope, replay, send)
+            return
+        try:
+            params = _checked(body, openai=openai)
+        except RequestParameterError as error:
+            await _refuse(send, str(error), openai=openai)
+            return
+        if params is None or not openai or not _shows_anything(params):
+            await self._app(scope, replay, send)
+            return
+        collector = ResponseCollector(params)
+        scope[SCOPE_KEY] = collector
+        await self._app(scope, replay, _Response(send, collector))
+
+
+def _shows_anything(params: RequestParams) -> bool:
+    return params.return_entropy or params.return_prompt_surprisal or params.return_summary is True
+
+
+async def _read_body(receive: Receive) -> tuple[bytes | None, Receive]:
+    """The whole body, and a ``receive`` that delivers it again; ``None`` when the client left before its end."""
+    messages: list[Message] = []
+    while True:
+        message = await receive()
+        messages.append(message)
+        if message["type"] != "http.request" or not message.get("more_body", False):
+            break
+    complete = messages[-1]["type"] == "http.request"
+    body = b"".join(message.get("body", b"") for message in messages) if complete else None
+    pending = iter(messages)
+
+    async def replay() -> Message:
+        for message in pending:
+            return message
+        return await receive()
+
+    return body, replay
+
+
+def _checked(body: bytes, *, openai: bool) -> RequestParams | None:
+    """Parameters of a body; ``None`` when it is not a JSON object, which the route itself refuses."""
+    try:
+        content = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+    if not isinstance(content, dict):
+        return None
+    if openai:
+        params = parse_top_level(content)
+    else:
+        params = parse_top_level({k: v for k, v in content.items() if k != "custom_params"})
+        sampling = content.get("sampling_params")
+        for one in sampling if isinstance(sampling, list) else [sampling]:
+            if isinstance(one, dict):
+                require_available(parse_custom_params(one.get("custom_params")), active_config())
+    require_available(params, active_config())
+    return params
+
+
+async def _refuse(send: Send, message: str, *, openai: bool) -> None:
+    error: dict[str, Any] = {"message": message, "type": "BadRequest", "param": None, "code": 400}
+    content = {"object": "error", **error} if openai else {"error": {"message": message}}
+    body = orjson.dumps(content)
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": 400, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+class _Response:
+    """Rewrites the response of a client that asked: a JSON document at its end, a stream event by event."""
+
+    def __init__(self, send: Send, collector: ResponseCollector) -> None:
+        self._send = send
+        self._collector = collector
+        self._start: Message | None = None
+        self._rewriter: JsonRewriter | SseRewriter | None = None
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._start = message
+            kind = dict(message.get("headers", ())).get(b"content-type", b"")
+            if message["status"] == 200 and kind.startswith(b"text/event-stream"):
+                self._rewriter = SseRewriter(self._collector)
+                await self._send(message)
+            elif message["status"] == 200 and kind.startswith(b"application/json"):
+                self._rewriter = JsonRewriter(self._collector)
+            else:
+                await self._send(message)
+            return
+        if message["type"] != "http.response.body" or self._rewriter is None:
+            await self._send(message)
+            return
+        more = message.get("more_body", False)
+        body = self._rewriter.feed(message.get("body", b""), end=not more)
+        if isinstance(self._rewriter, JsonRewriter):
+            if more:
+                return
+            await self._send(_with_length(self._start, len(body)))
+        await self._send({"type": "http.response.body", "body": body, "more_body": more})
+
+
+def _with_length(start: Message | None, length: int) -> Message:
+    assert start is not None
+    headers = [(k, v) for k, v in start.get("headers", ()) if k.lower() != b"content-length"]
+    return {**start, "headers": [*headers, (b"content-length", str(length).encode())]}

@@ -1,0 +1,130 @@
+"""Hooks on the worker that measure: around one forward pass, the LM head, and the sampling step.
+
+Each is inert (calls SGLang's own function and nothing else) while no telemetry is installed, which covers processes
+without a scheduler, warm-up and graph capture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from sgl_entropic.runtime.auxiliary import DeviceReadings
+from sgl_entropic.runtime.prefix_boundary import give_back_boundary
+from sgl_entropic.runtime.step_context import StepContext
+from sgl_entropic.runtime.telemetry import installed
+
+_CONTEXT = "_sgl_entropic_context"
+
+
+def around_forward_batch_generation(
+    original: Callable[..., Any], worker: Any, batch: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Around ``TpModelWorker.forward_batch_generation``: host facts for the hooks below; prompts that sample nothing."""
+    telemetry = installed()
+    if telemetry is None or batch is None:
+        return original(worker, batch, *args, **kwargs)
+    with telemetry.step(batch):
+        context = telemetry.context
+        result = original(worker, batch, *args, **kwargs)
+    if batch.is_prefill_only and result.logits_output is not None:
+        # Nothing is sampled, so the hook on sampling did not run.
+        prompts = telemetry.prompt_readings(batch, context)
+        if prompts:
+            _append(result.logits_output, DeviceReadings(telemetry.recorder, None, prompts))
+    return result
+
+
+def around_forward(
+    original: Callable[..., Any], runner: Any, forward_batch: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Around ``ModelRunner.forward``: the batch carries its facts along, since sampling may be delayed (grammars)."""
+    telemetry = installed()
+    if telemetry is not None and telemetry.context is not None:
+        setattr(forward_batch, _CONTEXT, telemetry.context)
+    return original(runner, forward_batch, *args, **kwargs)
+
+
+def around_logits_processor(
+    original: Callable[..., Any],
+    processor: Any,
+    input_ids: Any,
+    hidden_states: Any,
+    lm_head: Any,
+    metadata: Any,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """Around ``LogitsProcessor.forward``: surprisal of newly computed prompt tokens."""
+    telemetry = installed()
+    if telemetry is not None and telemetry.context is not None and hasattr(metadata, "out_cache_loc"):
+        from sglang.srt.layers.logits_processor import LogitsMetadata  # noqa: PLC0415 -- loaded by now
+
+        logits_metadata = LogitsMetadata.from_forward_batch(metadata)
+
+        def logits_of(rows: torch.Tensor) -> torch.Tensor:
+            logits: torch.Tensor = processor._get_logits(
+                rows, lm_head, logits_metadata, use_logits_buffer=False
+            )
+            return logits
+
+        telemetry.score_prompt(metadata, hidden_states, logits_of)
+    return original(processor, input_ids, hidden_states, lm_head, metadata, *args, **kwargs)
+
+
+def around_sample(
+    original: Callable[..., Any],
+    runner: Any,
+    logits_output: Any,
+    forward_batch: Any,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """Around ``ModelRunner.sample``: the model's own distribution before, the readings of the sampled tokens after."""
+    telemetry = installed()
+    logits = logits_output.next_token_logits
+    if telemetry is None or logits is None or logits.shape[0] == 0:
+        return original(runner, logits_output, forward_batch, *args, **kwargs)
+    statistics = telemetry.before_sampling(logits)
+    own_logits = logits.clone() if _sampling_overwrites(forward_batch.sampling_info) else logits
+    token_ids = original(runner, logits_output, forward_batch, *args, **kwargs)
+    context: StepContext | None = getattr(forward_batch, _CONTEXT, None)
+    _append(
+        logits_output, telemetry.after_sampling(forward_batch, own_logits, statistics, token_ids, context)
+    )
+    return token_ids
+
+
+def around_init_next_round_input(
+    original: Callable[..., Any], req: Any, tree_cache: Any = None, *args: Any, **kwargs: Any
+) -> Any:
+    """Around ``Req.init_next_round_input``: give back one page of a prefix hit, see :mod:`.prefix_boundary`."""
+    result = original(req, tree_cache, *args, **kwargs)
+    telemetry = installed()
+    if telemetry is not None and telemetry.store is not None and tree_cache is not None:
+        give_back_boundary(req, tree_cache)
+    return result
+
+
+def _append(logits_output: Any, readings: DeviceReadings) -> None:
+    from sglang.srt.managers.auxiliary_output import append_auxiliary_output  # noqa: PLC0415 -- loaded by now
+
+    logits_output.auxiliary_device_output = append_auxiliary_output(
+        logits_output.auxiliary_device_output, readings
+    )
+
+
+def _sampling_overwrites(sampling_info: Any) -> bool:
+    """Whether SGLang's sampling writes into the logits: everything but plain greedy decoding does."""
+    orchestrator = sampling_info.penalizer_orchestrator
+    return not (
+        sampling_info.is_all_greedy
+        and sampling_info.grammars is None
+        and sampling_info.logit_bias is None
+        and sampling_info.acc_additive_penalties is None
+        and sampling_info.acc_scaling_penalties is None
+        and not (orchestrator and orchestrator.is_required)
+        and not sampling_info.has_custom_logit_processor
+    )

@@ -1,0 +1,52 @@
+"""Puts each request's new readings into the message that SGLang sends towards the HTTP server."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from sglang.srt.managers.scheduler_components.output_streamer import SchedulerOutputStreamer
+
+from sgl_entropic.runtime.request_state import RequestState, state_of
+from sgl_entropic.runtime.response import INFO_KEY
+from sgl_entropic.signals import TokenReading, json_number
+
+
+class EntropicOutputStreamer(SchedulerOutputStreamer):
+    """Adds one field to the generation output: a list of at most one chunk of readings for every emitted request."""
+
+    has_additional_customized_info: ClassVar[bool] = True
+
+    def build_additional_customized_info(self, reqs: list[Any]) -> dict[str, list[Any]]:
+        """One entry for each of ``reqs``, aligned with the tokens that are sent along."""
+        return {INFO_KEY: [_chunk(req) for req in reqs]}
+
+
+def _chunk(req: Any) -> list[dict[str, Any]]:
+    if req.beam_group is not None:
+        return []
+    state = state_of(req)
+    chunk: dict[str, Any] = {}
+    if state.params.return_entropy:
+        chunk.update(_token_fields(state, req.send_token_offset))
+    if state.prompt is not None and not state.prompt_sent:
+        state.prompt_sent = True
+        chunk["prompt_surprisal_nats"], chunk["prompt_entropy_nats"] = map(_rounded, state.prompt)
+    if req.finished():
+        chunk["summary"] = state.time.summary().to_dict()
+    return [chunk] if chunk else []
+
+
+def _token_fields(state: RequestState, end: int) -> dict[str, Any]:
+    begin, state.sent = state.sent, end
+    readings = state.readings[begin:end]
+    readings += [TokenReading(None, None, None, None)] * (end - begin - len(readings))
+    return {
+        "start": begin,
+        "entropy_nats": _rounded([r.entropy_nats for r in readings]),
+        "surprisal_nats": _rounded([r.surprisal_nats for r in readings]),
+        "sampled_entropy_nats": _rounded([r.sampled_entropy_nats for r in readings]),
+    }
+
+
+def _rounded(values: list[float | None]) -> list[float | None]:
+    return [json_number(value) for value in values]

@@ -1,0 +1,78 @@
+"""Gives the readings of each step to requests, trace, live stream and metrics, in the scheduler process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sgl_entropic.runtime.request_state import state_of
+from sgl_entropic.signals import TokenReading
+from sgl_entropic.trace.counters import Counters
+from sgl_entropic.trace.record import RowRecord, StepRecord
+
+if TYPE_CHECKING:
+    from sgl_entropic.runtime.metrics import Metrics
+    from sgl_entropic.trace.worker import Worker
+
+
+@dataclass(slots=True)
+class Recorder:
+    """The host end of the telemetry.
+
+    Attributes:
+        counters: what was measured.
+        outlets: bounded, non-blocking consumers of step records (JSONL file, live stream).
+        metrics: Prometheus metrics, or ``None`` when the server exports none.
+    """
+
+    counters: Counters
+    outlets: tuple[Worker, ...] = ()
+    metrics: Metrics | None = None
+    steps: int = 0
+
+    def record_prompt(self, req: Any, prompt: list[list[float | None]]) -> None:
+        """Keep the prompt readings ``[2, n]`` of ``req`` for its response."""
+        state_of(req).prompt = prompt
+
+    def record_step(self, batch: Any, commits: Sequence[Any], readings: Sequence[TokenReading]) -> None:
+        """Record one step: ``readings[i]`` belongs to ``batch.reqs[i]`` if ``commits[i]`` says that its token counts."""
+        self.steps += 1
+        rows = []
+        for req, commit, reading in zip(batch.reqs, commits, readings, strict=False):
+            # Nothing was committed for a chunk that is not the last, an overrun step or a retracted row.
+            if commit is None or req.beam_group is not None:
+                continue
+            state_of(req).add(commit.output_index, reading)
+            rows.append((req.rid, commit.output_index, commit.token_ids[-1], reading))
+        self.counters.measured_tokens += len(rows)
+        self.counters.invalid_rows += sum(reading.entropy_nats is None for *_, reading in rows)
+        if self.metrics is not None:
+            self.metrics.observe([reading for *_, reading in rows])
+            self.metrics.publish(self.counters)
+        if self.outlets and rows:
+            self._publish(batch, rows)
+
+    def _publish(self, batch: Any, rows: list[tuple[str, int, int, TokenReading]]) -> None:
+        mode = batch.forward_mode
+        kind = "mixed" if mode.is_mixed() else "extend" if mode.is_extend() else "decode"
+        record = StepRecord(
+            step=self.steps,
+            time_ns=time.time_ns(),
+            kind=kind,
+            rows=tuple(
+                RowRecord(
+                    rid=rid,
+                    output_index=index,
+                    token_id=token,
+                    entropy_nats=reading.entropy_nats,
+                    varentropy=reading.varentropy,
+                    surprisal_nats=reading.surprisal_nats,
+                    sampled_entropy_nats=reading.sampled_entropy_nats,
+                )
+                for rid, index, token, reading in rows
+            ),
+        )
+        for outlet in self.outlets:
+            outlet.offer(record)

@@ -1,0 +1,148 @@
+"""Combinations that would be silently wrong are refused at start, naming the flag to change."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from sgl_entropic.config import EntropicConfig
+from sgl_entropic.errors import UnsupportedError
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """One thing that cannot be had.
+
+    Attributes:
+        field: attribute of SGLang's server arguments.
+        flag: how the user spells it.
+        works: whether a value of the field is acceptable.
+        reason: why not otherwise, and what to do.
+    """
+
+    field: str
+    flag: str
+    works: Callable[[Any], bool]
+    reason: str
+
+
+def unset(value: Any) -> bool:
+    """Whether a flag was left alone or switched off."""
+    return value is None or value is False or value in ("null", "off", "none", 0)
+
+
+_ONE = (1, None)
+
+_ALWAYS: tuple[Refusal, ...] = (
+    Refusal(
+        "tokenizer_worker_num",
+        "--tokenizer-worker-num",
+        lambda v: v in _ONE,
+        "extra HTTP workers load no plugins, so their requests would not be checked; accepted: 1",
+    ),
+    Refusal("grpc_mode", "--grpc-mode", unset, "only the HTTP server checks and answers entropic parameters"),
+    Refusal(
+        "smg_grpc_mode",
+        "--smg-grpc-mode",
+        unset,
+        "only the HTTP server checks and answers entropic parameters",
+    ),
+    Refusal("use_ray", "--use-ray", unset, "Ray workers are not covered"),
+    Refusal("encoder_only", "--encoder-only", unset, "an encoder predicts no tokens"),
+)
+
+_TELEMETRY: tuple[Refusal, ...] = (
+    Refusal(
+        "speculative_algorithm",
+        "--speculative-algorithm",
+        unset,
+        "verification bypasses the sampler that is measured; use --entropic-telemetry off",
+    ),
+    Refusal(
+        "dllm_algorithm",
+        "--dllm-algorithm",
+        unset,
+        "diffusion models have no next token; use --entropic-telemetry off",
+    ),
+    Refusal(
+        "pp_size",
+        "--pp-size",
+        lambda v: v in _ONE,
+        "only the last stage sees logits; accepted: 1, or --entropic-telemetry off",
+    ),
+    Refusal(
+        "disaggregation_mode",
+        "--disaggregation-mode",
+        unset,
+        "readings do not travel with the KV cache; use --entropic-telemetry off",
+    ),
+)
+
+_SLOTS: tuple[Refusal, ...] = (
+    Refusal(
+        "enable_hierarchical_cache",
+        "--enable-hierarchical-cache",
+        unset,
+        "KV that returns from the host lands in other slots than its readings; use --entropic-telemetry-prompt-surprisal off",
+    ),
+    Refusal(
+        "enable_lmcache",
+        "--enable-lmcache",
+        unset,
+        "KV that returns from the store has no readings; use --entropic-telemetry-prompt-surprisal off",
+    ),
+    Refusal(
+        "attn_dp_size",
+        "--attn-dp-size",
+        lambda v: v in _ONE,
+        "the LM head gathers across ranks; accepted: 1, or --entropic-telemetry-prompt-surprisal off",
+    ),
+    Refusal(
+        "dcp_size",
+        "--dcp-size",
+        lambda v: v in _ONE,
+        "KV slots are spread over ranks; accepted: 1, or --entropic-telemetry-prompt-surprisal off",
+    ),
+)
+
+
+def refuse_combinations(server_args: Any, config: EntropicConfig) -> None:
+    """Refuse what the asked-for mechanisms cannot work with.
+
+    Args:
+        server_args: SGLang's server arguments, or the parsed flags.
+        config: the validated configuration.
+
+    Raises:
+        UnsupportedError: naming every flag in the way and what is accepted.
+    """
+    rules = list(_ALWAYS)
+    if config.telemetry.enabled:
+        rules += _TELEMETRY
+        if config.telemetry.prompt_surprisal:
+            rules += _SLOTS
+    problems = explain(rules, server_args)
+    if os.environ.get("SGLANG_RUST_SERVER", "0").lower() not in ("", "0", "false"):
+        problems.append(
+            "SGLANG_RUST_SERVER is not available with sgl_entropic: the Rust front end bypasses its checks"
+        )
+    raise_if_any(problems)
+
+
+def explain(rules: list[Refusal], server_args: Any) -> list[str]:
+    """One sentence for each rule that ``server_args`` breaks."""
+    problems = []
+    for rule in rules:
+        value = getattr(server_args, rule.field, None)
+        if not rule.works(value):
+            given = rule.flag if value is True else f"{rule.flag} {value}"
+            problems.append(f"{given} is not available here: {rule.reason}")
+    return problems
+
+
+def raise_if_any(problems: list[str]) -> None:
+    """Raise :class:`UnsupportedError` with all ``problems``."""
+    if problems:
+        raise UnsupportedError("; ".join(problems))

@@ -1,0 +1,66 @@
+"""What the scheduler process remembers of one request; it lives on SGLang's ``Req`` and dies with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from sgl_entropic.errors import RequestParameterError
+from sgl_entropic.feedback.entropic_time import EntropicTime
+from sgl_entropic.request_params import RequestParams, parse_custom_params
+from sgl_entropic.signals import TokenReading
+
+_ATTRIBUTE = "_sgl_entropic"
+
+
+@dataclass(slots=True)
+class RequestState:
+    """Readings of one request, in output order; survives retraction together with the ``Req``.
+
+    ``fresh`` is true from the moment the request is matched against the prefix cache until its first forward pass
+    after that: then its pending surprisal has to be set anew. ``boundary_given_back`` says whether that match was
+    shortened, see :mod:`.prefix_boundary`.
+    """
+
+    params: RequestParams
+    fresh: bool = True
+    boundary_given_back: bool = False
+    readings: list[TokenReading] = field(default_factory=list)
+    time: EntropicTime = field(default_factory=EntropicTime)
+    prompt_fetched: bool = False
+    prompt: list[list[float | None]] | None = None
+    sent: int = 0
+    prompt_sent: bool = False
+
+    def add(self, output_index: int, reading: TokenReading) -> None:
+        """Record the reading of output token ``output_index``."""
+        if output_index < len(self.readings):
+            # Never seen with plain decoding; keeps the lists aligned with the output whatever the host does.
+            del self.readings[output_index:]
+            self._recount()
+        while len(self.readings) < output_index:
+            self._append(TokenReading(None, None, None, None))
+        self._append(reading)
+
+    def _append(self, reading: TokenReading) -> None:
+        self.readings.append(reading)
+        self.time.update(reading.entropy_nats, reading.surprisal_nats)
+
+    def _recount(self) -> None:
+        self.time.reset()
+        for reading in self.readings:
+            self.time.update(reading.entropy_nats, reading.surprisal_nats)
+
+
+def state_of(req: Any) -> RequestState:
+    """The state of a ``Req``, created on first use."""
+    state = getattr(req, _ATTRIBUTE, None)
+    if state is None:
+        try:
+            params = parse_custom_params(req.sampling_params.custom_params)
+        except RequestParameterError:
+            # The front process refuses these; a request that enters by another door is served without readings.
+            params = RequestParams(return_summary=False)
+        state = RequestState(params)
+        setattr(req, _ATTRIBUTE, state)
+    return state

@@ -1,0 +1,65 @@
+"""Starts SGLang's server with the extension asked for; what ``python -m sgl_entropic.launch_server`` does."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from sgl_entropic import activation
+from sgl_entropic.config import EntropicConfig
+from sgl_entropic.errors import EntropicError
+from sgl_entropic.models import default_model, resolve_model_path
+
+
+def main(argv: Sequence[str]) -> None:
+    """Run the server until it is stopped.
+
+    Args:
+        argv: the command line without the program's name; all of SGLang's flags and ours.
+    """
+    try:
+        # Asked for before any flag is read: SGLang loads plugins, and picks its platform, on import.
+        activation.export_config(EntropicConfig().to_json())
+        _run(_with_model(list(argv)))
+    except EntropicError as error:
+        raise SystemExit(f"sgl_entropic: {error}") from None
+
+
+def _with_model(argv: list[str]) -> list[str]:
+    """Serve the default model when none is named; a name of the catalogue becomes its directory."""
+    if any(item in ("-h", "--help") for item in argv):
+        return ["--model-path", default_model().name, *argv]
+    for index, item in enumerate(argv):
+        name, separator, value = item.partition("=")
+        if name in ("--model-path", "--model"):
+            if separator:
+                return [*argv[:index], f"{name}={resolve_model_path(value)}", *argv[index + 1 :]]
+            if index + 1 < len(argv):
+                return [*argv[: index + 1], resolve_model_path(argv[index + 1]), *argv[index + 2 :]]
+            return argv
+        if name == "--config":
+            # SGLang's own YAML file may name the model.
+            return argv
+    extra = ["--model-path", resolve_model_path(None)]
+    if not any(item.partition("=")[0] == "--served-model-name" for item in argv):
+        extra += ["--served-model-name", default_model().name]
+    return [*extra, *argv]
+
+
+def _run(argv: list[str]) -> None:
+    from sglang.launch_server import run_server  # noqa: PLC0415 -- after the environment is set
+    from sglang.srt.plugins import load_plugins  # noqa: PLC0415
+    from sglang.srt.server_args import prepare_server_args  # noqa: PLC0415
+    from sglang.srt.utils import kill_process_tree  # noqa: PLC0415
+
+    from sgl_entropic.runtime.seams import verify  # noqa: PLC0415 -- imports nothing of SGLang itself
+
+    load_plugins()
+    verify("main")
+    server_args = prepare_server_args(argv)
+    try:
+        run_server(server_args)
+    finally:
+        sys.stdout.flush()
+        kill_process_tree(os.getpid(), include_parent=False)

@@ -1,0 +1,171 @@
+"""Measures every sampling step on the device and hands the numbers to the scheduler without an extra synchronisation.
+
+The functions here run in the scheduler process on SGLang's forward stream, in stream order, so per-slot and per-request
+state on the device needs no lock and has no lag. What the host learns travels in SGLang's own auxiliary output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from sgl_entropic.config import EntropicConfig
+from sgl_entropic.entropy.row_statistics import RowStatistics, row_statistics, token_surprisal
+from sgl_entropic.runtime.auxiliary import DeviceReadings
+from sgl_entropic.runtime.prompt_scoring import ExtendLayout, first_tokens, score
+from sgl_entropic.runtime.slots import SlotStore
+from sgl_entropic.runtime.step_context import StepContext, read_rows
+from sgl_entropic.trace.counters import Counters
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sgl_entropic.runtime.recorder import Recorder
+
+
+@dataclass(slots=True)
+class Telemetry:
+    """All that the measuring hooks share in one scheduler process.
+
+    Attributes:
+        config: the validated configuration.
+        store: per-slot readings, or ``None`` when ``telemetry.prompt_surprisal`` is off.
+        req_to_token: ``[rows, context]`` SGLang's table of KV slots.
+        tree_cache: SGLang's prefix cache.
+        recorder: receives the readings on the host.
+        counters: what was measured.
+    """
+
+    config: EntropicConfig
+    store: SlotStore | None
+    req_to_token: torch.Tensor
+    tree_cache: Any
+    recorder: Recorder
+    counters: Counters
+    context: StepContext | None = None
+    sampled_entropy: torch.Tensor | None = field(default=None, repr=False)
+
+    @contextmanager
+    def step(self, batch: Any) -> Iterator[None]:
+        """Make the host facts of ``batch`` known to the hooks below for the duration of its forward pass."""
+        extend = batch is not None and batch.forward_mode.is_extend()
+        self.context = read_rows(batch, self.tree_cache) if extend else None
+        try:
+            yield
+        finally:
+            self.context = None
+
+    def score_prompt(
+        self,
+        forward_batch: Any,
+        hidden_states: torch.Tensor,
+        logits_of: Callable[[torch.Tensor], torch.Tensor],
+    ) -> None:
+        """Score the new tokens of an extend batch; called where the model hands its hidden states to the LM head."""
+        context, store = self.context, self.store
+        if context is None or store is None:
+            return
+        lens = list(forward_batch.extend_seq_lens_cpu)[: len(context.rows)]
+        total = sum(lens)
+        slots = forward_batch.out_cache_loc[:total]
+        rows = forward_batch.req_pool_indices[: len(lens)]
+        first_tokens(store, context.rows, rows)
+        starts = torch.tensor([0, *accumulate(lens[:-1])], device=slots.device)
+        store.settle(slots[starts], rows)
+        layout = ExtendLayout.of(lens, context.rows)
+        score(
+            store,
+            layout,
+            hidden_states=hidden_states[:total],
+            input_ids=forward_batch.input_ids[:total],
+            slots=slots,
+            request_rows=rows,
+            logits_of=logits_of,
+            chunk_rows=self.config.telemetry.prompt_chunk_rows,
+        )
+        self.counters.scored_prompt_tokens += len(layout.rows)
+        for prefix, fact in zip(forward_batch.extend_prefix_lens_cpu, context.rows, strict=False):
+            if fact.fresh:
+                self.counters.inherited_prompt_tokens += prefix
+                self.counters.boundary_recomputed_tokens += fact.recomputed_tokens
+
+    def before_sampling(self, logits: torch.Tensor) -> RowStatistics:
+        """Statistics of the model's own distribution; ``logits`` [B, V] are still untouched."""
+        self.sampled_entropy = None
+        return row_statistics(logits)
+
+    def after_sampling(
+        self,
+        forward_batch: Any,
+        own_logits: torch.Tensor,
+        statistics: RowStatistics,
+        token_ids: torch.Tensor,
+        context: StepContext | None,
+    ) -> DeviceReadings:
+        """Readings of the tokens just sampled, and the bookkeeping of their slots.
+
+        Args:
+            forward_batch: SGLang's forward batch of the step.
+            own_logits: ``[B, V]`` the model's own logits, before penalties, masks and temperature.
+            statistics: their row statistics.
+            token_ids: ``[B]`` sampled tokens.
+            context: host facts of the step when it was an extend.
+        """
+        surprisal = token_surprisal(own_logits, statistics, token_ids.long())
+        sampled = self.sampled_entropy
+        sampled = statistics.entropy_nats if sampled is None else sampled
+        self.sampled_entropy = None
+        unknown = float("nan")
+        values = torch.stack((statistics.entropy_nats, statistics.varentropy, surprisal, sampled))
+        values = torch.where(statistics.valid, values, unknown)
+        if self.store is not None:
+            self._settle_slots(forward_batch, values, context)
+        return DeviceReadings(self.recorder, values, self.prompt_readings(forward_batch, context))
+
+    def _settle_slots(self, forward_batch: Any, values: torch.Tensor, context: StepContext | None) -> None:
+        assert self.store is not None
+        count = values.shape[1]
+        rows = forward_batch.req_pool_indices[:count]
+        if context is None:
+            slots = forward_batch.out_cache_loc[:count]
+            self.store.settle(slots, rows)
+            sampled_rows, sampled = rows, values[2]
+        else:
+            lens = torch.tensor(list(forward_batch.extend_seq_lens_cpu)[:count], device=values.device)
+            slots = forward_batch.out_cache_loc[lens.cumsum(0) - 1]
+            # The token sampled after a chunk that is not the last one is discarded.
+            final = [i for i, fact in enumerate(context.rows) if fact.next_token is None]
+            index = torch.tensor(final, device=values.device, dtype=torch.long)
+            sampled_rows, sampled = rows[index], values[2][index]
+        self.store.entropy_nats[slots] = values[0]
+        self.store.pending_surprisal_nats[sampled_rows] = sampled
+
+    def prompt_readings(self, forward_batch: Any, context: StepContext | None) -> dict[int, torch.Tensor]:
+        """Prompt readings ``[2, n]`` of the requests that asked for them and whose prompt is now complete, by row."""
+        if context is None or self.store is None:
+            return {}
+        readings = {}
+        for index, fact in enumerate(context.rows):
+            if fact.prompt_tokens:
+                slots = self.req_to_token[forward_batch.req_pool_indices[index], : fact.prompt_tokens]
+                readings[index] = self.store.prompt_readings(slots.long())
+        return readings
+
+
+_installed: Telemetry | None = None
+
+
+def install(telemetry: Telemetry | None) -> None:
+    """Make ``telemetry`` the one that this process's hooks report to; ``None`` takes it away."""
+    global _installed  # noqa: PLW0603 -- one scheduler a process; SGLang's hooks carry no state of their own
+    _installed = telemetry
+
+
+def installed() -> Telemetry | None:
+    """The process's telemetry; ``None`` in processes without a scheduler, when it is off, and during warm-up."""
+    return _installed

@@ -1,0 +1,131 @@
+"""Hooks on the front process: check what clients ask, and put the readings into what they get."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from sgl_entropic.config import EntropicConfig
+from sgl_entropic.errors import RequestParameterError
+from sgl_entropic.request_params import PARAMETERS_KEY, RequestParams, parse_custom_params
+from sgl_entropic.runtime.active_config import active_config
+from sgl_entropic.runtime.response import INFO_KEY, ResponseReadings
+from sgl_entropic.runtime.response_collector import collector_of
+
+_ATTRIBUTE = "_sgl_entropic"
+
+
+def around_generate_request(
+    original: Callable[..., AsyncIterator[Any]], manager: Any, obj: Any, request: Any = None
+) -> AsyncIterator[Any]:
+    """Around ``TokenizerManager.generate_request``, the one door of every route and of the offline engine."""
+    return _generate(original, manager, obj, request)
+
+
+async def _generate(
+    original: Callable[..., AsyncIterator[Any]], manager: Any, obj: Any, request: Any
+) -> AsyncIterator[Any]:
+    collector = collector_of(request)
+    admit(obj, None if collector is None else collector.params)
+    responses = original(manager, obj, request)
+    try:
+        async for response in responses:
+            if collector is not None:
+                collector.note(response)
+            yield response
+    finally:
+        # A client that goes away must reach SGLang's own clean-up at once, not when the generator is collected.
+        await responses.aclose()  # type: ignore[attr-defined]
+
+
+def admit(obj: Any, top_level: RequestParams | None) -> None:
+    """Check the entropic parameters of a ``GenerateReqInput`` and write them where the scheduler looks.
+
+    Args:
+        obj: the request; embedding requests carry none and pass.
+        top_level: what the HTTP layer found in the body beside ``custom_params``.
+
+    Raises:
+        RequestParameterError: a parameter is unknown, malformed, or asks for what this server has switched off.
+    """
+    if not hasattr(obj, "return_entropy"):
+        return
+    asked = top_level or RequestParams()
+    if obj.return_entropy is True:
+        asked = asked.merged(RequestParams(return_entropy=True))
+    params = obj.sampling_params
+    if isinstance(params, list):
+        obj.sampling_params = [_admit_one(one, asked) for one in params]
+    else:
+        obj.sampling_params = _admit_one(params, asked)
+
+
+def _admit_one(sampling_params: Any, asked: RequestParams) -> Any:
+    if sampling_params is not None and not isinstance(sampling_params, dict):
+        return sampling_params
+    own = dict(sampling_params or {})
+    wanted = parse_custom_params(own.get("custom_params")).merged(asked)
+    require_available(wanted, active_config())
+    if wanted != RequestParams():
+        own["custom_params"] = {**(own.get("custom_params") or {}), PARAMETERS_KEY: wanted.to_custom_params()}
+        return own
+    return sampling_params
+
+
+def require_available(wanted: RequestParams, config: EntropicConfig) -> None:
+    """Refuse what this server has switched off."""
+    if wanted.return_entropy and not config.telemetry.enabled:
+        msg = "return_entropy=true is not available: this server runs with --entropic-telemetry off"
+        raise RequestParameterError(msg)
+    if wanted.return_prompt_surprisal and not (
+        config.telemetry.enabled and config.telemetry.prompt_surprisal
+    ):
+        msg = (
+            "return_prompt_surprisal=true is not available: this server runs with --entropic-telemetry off or"
+            " --entropic-telemetry-prompt-surprisal off"
+        )
+        raise RequestParameterError(msg)
+
+
+def around_update_request_meta_info(
+    original: Callable[..., None],
+    manager: Any,
+    meta_info: dict[str, Any],
+    state: Any,
+    customized_info: dict[str, Any],
+    index: int,
+    finish_reason: Any,
+) -> None:
+    """Around ``TokenizerManager.update_request_meta_info``: merge our chunks, leave every other key to SGLang."""
+    chunks = customized_info.get(INFO_KEY)
+    if chunks is not None:
+        rest = {key: values for key, values in customized_info.items() if key != INFO_KEY}
+        _merge(manager, meta_info, state, chunks[index])
+        customized_info = rest
+    original(manager, meta_info, state, customized_info, index, finish_reason)
+
+
+def _merge(manager: Any, meta_info: dict[str, Any], state: Any, chunks: list[dict[str, Any]]) -> None:
+    readings = getattr(state, _ATTRIBUTE, None)
+    if readings is None:
+        readings = ResponseReadings()
+        setattr(state, _ATTRIBUTE, readings)
+    before = len(readings)
+    first_prompt = not readings.prompt
+    for chunk in chunks:
+        readings.add(chunk)
+    incremental = getattr(state.obj, "stream", False) and manager.incremental_streaming_output
+    document = readings.document(
+        start=before if incremental else 0,
+        with_prompt=first_prompt or not incremental,
+        with_summary=_summary_wanted(state.obj),
+    )
+    if document:
+        meta_info[INFO_KEY] = document
+
+
+def _summary_wanted(obj: Any) -> bool:
+    params = obj.sampling_params
+    if not isinstance(params, dict):
+        return True
+    return parse_custom_params(params.get("custom_params")).return_summary is not False

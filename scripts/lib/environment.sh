@@ -1,0 +1,129 @@
+# shellcheck shell=bash
+# Sourced by the scripts: prepare_environment installs what pyproject.toml asks for, once, and makes this clone importable.
+#
+#   The environment   A virtual environment outside the clone, named by a hash of what it holds, shared by all clones.
+#                     A run that is interrupted leaves no ".complete" in it, and the next run starts it afresh.
+#   This clone        PYTHONPATH: its sources, and its metadata (entry points) below .build/. Every process that is
+#                     started from here inherits it, so SGLang's own processes find the plugin too.
+#
+# Variables: SGLANG_ENTROPIC_VENV_ROOT (where environments are kept; default ${XDG_CACHE_HOME:-~/.cache}/sgl_entropic/venvs)
+#            SGLANG_ENTROPIC_PYTHON    (the Python to build with; default: the first usable of python3.11 .. python3)
+# pip's own configuration and cache are used as they are.
+
+CLONE="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)"
+VENV_ROOT="${SGLANG_ENTROPIC_VENV_ROOT:-${XDG_CACHE_HOME:-$HOME/.cache}/sgl_entropic/venvs}"
+NEED_GB=12 # measured: 11 GB, nearly all of it CUDA libraries that torch brings
+
+say() { printf 'sgl_entropic: %s\n' "$*" >&2; }
+
+fail() {
+  say "$@"
+  exit 1
+}
+
+# step WHAT COMMAND...: run COMMAND, or stop and say which step it was.
+step() {
+  local what="$1"
+  shift
+  say "$what"
+  "$@" || fail "this step failed: $what
+  the command was: $*
+  the reason is printed above; run the script again when it is mended, it starts this afresh"
+}
+
+prepare_environment() {
+  check_machine
+  local python key
+  python="$(find_python)"
+  key="$("$python" "$CLONE/scripts/lib/requirements.py" key)"
+  VENV="$VENV_ROOT/$key"
+  is_complete || install_locked "$python"
+  export VIRTUAL_ENV="$VENV" PATH="$VENV/bin:$PATH"
+  attach_clone
+}
+
+check_machine() {
+  [[ "$(uname -s)" == Linux ]] || fail "SGLang runs on Linux only; this is $(uname -s)"
+  [[ "$(uname -m)" == x86_64 ]] || say "note: only x86_64 has been tried; this is $(uname -m)"
+  local glibc tool
+  glibc="$(getconf GNU_LIBC_VERSION 2>/dev/null || true)"
+  glibc="${glibc#glibc }"
+  if [[ -z "$glibc" || "$(printf '%s\n' 2.34 "$glibc" | sort -V | head -n 1)" != 2.34 ]]; then
+    fail "SGLang's wheels need glibc 2.34 or newer (Debian 12, Ubuntu 22.04, Fedora 35); found: ${glibc:-none}"
+  fi
+  for tool in df flock mktemp; do
+    command -v "$tool" >/dev/null || fail "the program '$tool' is missing (packages coreutils and util-linux)"
+  done
+}
+
+# Prints the Python to build with: 3.11 (the one that is tested), else 3.12 or 3.13.
+find_python() {
+  local candidate without_venv=""
+  for candidate in ${SGLANG_ENTROPIC_PYTHON:+"$SGLANG_ENTROPIC_PYTHON"} python3.11 python3.12 python3.13 python3 python; do
+    "$candidate" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null || continue
+    if "$candidate" -c 'import ensurepip, venv' 2>/dev/null; then
+      printf '%s\n' "$candidate"
+      return
+    fi
+    without_venv="$without_venv $candidate"
+  done
+  [[ -z "$without_venv" ]] || fail "found$without_venv, but without the module venv or ensurepip
+  on Debian and Ubuntu: apt-get install python3.11-venv (or python3-venv)"
+  fail "Python 3.11, 3.12 or 3.13 is needed and none was found
+  Debian 12, Ubuntu 24.04: apt-get install python3 python3-venv; Fedora: dnf install python3.11
+  or name one: SGLANG_ENTROPIC_PYTHON=/path/to/python3.11 ${0}"
+}
+
+is_complete() { [[ -f "$VENV/.complete" ]] && "$VENV/bin/python" -c 'pass' 2>/dev/null; }
+
+# One installation at a time; the runs that waited use what the first one built.
+install_locked() {
+  mkdir -p "$VENV_ROOT" || fail "cannot create $VENV_ROOT; choose another place with SGLANG_ENTROPIC_VENV_ROOT"
+  (
+    if ! flock --nonblock 9; then
+      say "another run is installing into $VENV; waiting for it"
+      flock 9
+    fi
+    is_complete || install_environment "$1"
+  ) 9>"$VENV.lock"
+}
+
+install_environment() {
+  if [[ -e "$VENV" ]]; then
+    say "removing the unfinished or broken environment $VENV"
+    rm -rf "$VENV"
+  fi
+  check_disk
+  step "creating the environment $VENV" "$1" -m venv "$VENV"
+  mkdir "$VENV/tmp"
+  "$1" "$CLONE/scripts/lib/requirements.py" list >"$VENV/requirements.txt"
+  # pip unpacks gigabytes in the temporary directory: keep that on the disk that was checked.
+  local pip=(env "TMPDIR=$VENV/tmp" "$VENV/bin/python" -m pip)
+  step "upgrading pip" "${pip[@]}" install --upgrade pip
+  step "installing SGLang and the tools (11 GB; 5 minutes or more)" "${pip[@]}" install -r "$VENV/requirements.txt"
+  rm -rf "$VENV/tmp"
+  touch "$VENV/.complete"
+  say "installed $VENV; other directories in $VENV_ROOT are of older versions and may be deleted"
+}
+
+check_disk() {
+  local free_kb
+  free_kb="$(df -Pk "$VENV_ROOT" | awk 'NR == 2 { print $4 }')"
+  ((free_kb >= NEED_GB * 1000 * 1000)) || fail "not enough disk: $NEED_GB GB are needed in $VENV_ROOT, $((free_kb / 1000 / 1000)) GB are free
+  choose another place with SGLANG_ENTROPIC_VENV_ROOT"
+}
+
+# Puts this clone before everything else on PYTHONPATH, with its metadata, so that its entry points are found.
+attach_clone() {
+  local metadata temporary
+  metadata="$CLONE/.build/metadata-$("$VENV/bin/python" "$CLONE/scripts/lib/requirements.py" text)"
+  if [[ ! -d "$metadata" ]]; then
+    mkdir -p "$CLONE/.build"
+    temporary="$(mktemp -d "$CLONE/.build/new-XXXXXX")"
+    "$VENV/bin/python" "$CLONE/scripts/lib/metadata.py" "$temporary" >"$temporary/log" 2>&1 ||
+      fail "the metadata of this clone could not be made: $(cat "$temporary/log")"
+    # Fails when a run beside this one was faster, which is as good.
+    mv -T "$temporary" "$metadata" 2>/dev/null || rm -rf "$temporary"
+  fi
+  export PYTHONPATH="$metadata:$CLONE/python:$CLONE/kernels${PYTHONPATH:+:$PYTHONPATH}"
+}

@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Run Python in the environment of this clone, installing it first if it is missing.
+set -euo pipefail
+
+usage() {
+  cat <<'TEXT'
+usage: scripts/python.sh [python arguments]
+
+  scripts/python.sh -m sgl_entropic.models           models that can be had without a hub
+  scripts/python.sh benchmark/NAME.py                a benchmark
+TEXT
+}
+
+if [[ "${1:-}" == -h || "${1:-}" == --help ]]; then
+  usage
+  exit 0
+fi
+
+# shellcheck source=scripts/lib/environment.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib/environment.sh"
+prepare_environment
+exec python "$@"
