@@ -102,7 +102,10 @@ def write_result(
 def _git(*arguments: str) -> str:
     return subprocess.run(
         ["git", *arguments],  # noqa: S607 -- whichever git the user has
-        cwd=Path(__file__).parent.parent, capture_output=True, text=True, check=False
+        cwd=Path(__file__).parent.parent,
+        capture_output=True,
+        text=True,
+        check=False,
     ).stdout.strip()
 
 

@@ -60,13 +60,20 @@ def test_custom_params(server: Server, model: str, route: str, stream: bool) -> 
     """Every malformed ``custom_params`` is a 400 that names the key, on every route, streaming or not."""
     for custom, named in CUSTOM_PARAMS:
         if route == "/generate":
-            body: dict[str, Any] = {"text": "Hi", "sampling_params": {"max_new_tokens": 2, "custom_params": custom}}
+            body: dict[str, Any] = {
+                "text": "Hi",
+                "sampling_params": {"max_new_tokens": 2, "custom_params": custom},
+            }
         else:
             body = {**(CHAT if "chat" in route else COMPLETION), "model": model, "custom_params": custom}
         response = httpx.post(server.url + route, json={**body, "stream": stream}, timeout=120)
         assert response.status_code == 400, (custom, response.text[:300])
         for word in named:
-            assert word in json.dumps(response.json(), ensure_ascii=False).replace("\\\\", "\\"), (custom, word, response.text)
+            assert word in json.dumps(response.json(), ensure_ascii=False).replace("\\\\", "\\"), (
+                custom,
+                word,
+                response.text,
+            )
 
 
 @pytest.mark.parametrize("route", ["/generate", "/v1/completions", "/v1/chat/completions"])
@@ -74,7 +81,9 @@ def test_custom_params(server: Server, model: str, route: str, stream: bool) -> 
 def test_top_level_return_entropy(server: Server, model: str, route: str, value: Any) -> None:
     """The convenience at the top level takes true or false only."""
     body = {"/generate": {"text": "Hi"}, "/v1/completions": COMPLETION, "/v1/chat/completions": CHAT}[route]
-    response = httpx.post(server.url + route, json={**body, "model": model, "return_entropy": value}, timeout=120)
+    response = httpx.post(
+        server.url + route, json={**body, "model": model, "return_entropy": value}, timeout=120
+    )
     assert response.status_code == 400
     assert "return_entropy" in response.text
     assert "true or false" in response.text
@@ -83,36 +92,51 @@ def test_top_level_return_entropy(server: Server, model: str, route: str, value:
 def test_hidden_names_are_found(server: Server) -> None:
     """JSON escapes do not smuggle a malformed parameter past the check."""
     raw = rb'{"text": "Hi", "sampling_params": {"\u0063ustom_params": {"\u0065ntropic": {"foo": true}}}}'
-    response = httpx.post(server.url + "/generate", content=raw, headers={"content-type": "application/json"}, timeout=120)
+    response = httpx.post(
+        server.url + "/generate", content=raw, headers={"content-type": "application/json"}, timeout=120
+    )
     assert response.status_code == 400
     assert "foo" in response.text
 
 
-@pytest.mark.parametrize("raw", [b"", b"{", b"[]", b"null", b'"custom_params"', b"\xff\xfe", b'{"custom_params": ' + b"[" * 5000])
+@pytest.mark.parametrize(
+    "raw", [b"", b"{", b"[]", b"null", b'"custom_params"', b"\xff\xfe", b'{"custom_params": ' + b"[" * 5000]
+)
 @pytest.mark.parametrize("route", ["/generate", "/v1/completions", "/v1/chat/completions"])
 def test_broken_bodies(server: Server, route: str, raw: bytes) -> None:
     """What is no JSON object stays SGLang's to refuse, and it does."""
-    response = httpx.post(server.url + route, content=raw, headers={"content-type": "application/json"}, timeout=120)
+    response = httpx.post(
+        server.url + route, content=raw, headers={"content-type": "application/json"}, timeout=120
+    )
     assert 400 <= response.status_code < 500
 
 
 def test_one_malformed_entry_of_a_batch(server: Server) -> None:
     """A batch with one bad entry is refused whole, before anything of it runs."""
     good, bad = {"max_new_tokens": 2}, {"max_new_tokens": 2, "custom_params": {"entropic": {"x": 1}}}
-    response = httpx.post(server.url + "/generate", json={"text": ["a", "b"], "sampling_params": [good, bad]}, timeout=120)
+    response = httpx.post(
+        server.url + "/generate", json={"text": ["a", "b"], "sampling_params": [good, bad]}, timeout=120
+    )
     assert response.status_code == 400
     assert "'x'" in response.text
 
 
 def test_contradiction(server: Server, model: str) -> None:
     """Two places that say the opposite are an error that names both."""
-    body = {**CHAT, "model": model, "return_entropy": False, "custom_params": {"entropic": {"return_entropy": True}}}
+    body = {
+        **CHAT,
+        "model": model,
+        "return_entropy": False,
+        "custom_params": {"entropic": {"return_entropy": True}},
+    }
     response = httpx.post(server.url + "/v1/chat/completions", json=body, timeout=120)
     assert response.status_code == 400
     assert "custom_params.entropic.return_entropy" in response.text
 
 
-@pytest.mark.parametrize("custom", [{}, {"thinking": {"a": 1}}, {"mine": [1, "x", None]}, {"entropy": 1}, {"entropic": {}}, None])
+@pytest.mark.parametrize(
+    "custom", [{}, {"thinking": {"a": 1}}, {"mine": [1, "x", None]}, {"entropy": 1}, {"entropic": {}}, None]
+)
 def test_foreign_keys_pass(server: Server, custom: Any) -> None:
     """Keys of other extensions are served."""
     body = {"text": "Hi", "sampling_params": {"max_new_tokens": 2, "custom_params": custom}}
@@ -127,13 +151,25 @@ def test_the_server_still_serves(server: Server) -> None:
 # Flags: what is given, and what the message must name.
 FLAGS: list[tuple[list[str], tuple[str, ...]]] = [
     (["--entropic-telemetry", "maybe"], ("--entropic-telemetry", "maybe", "on or off")),
-    (["--entropic-telemetry-prompt-surprisal", "2"], ("--entropic-telemetry-prompt-surprisal", "'2'", "on or off")),
-    (["--entropic-telemetry-prompt-chunk-rows", "3"], ("--entropic-telemetry-prompt-chunk-rows", "3", "16 to 8192")),
-    (["--entropic-telemetry-prompt-chunk-rows", "many"], ("--entropic-telemetry-prompt-chunk-rows", "many", "16 to 8192")),
+    (
+        ["--entropic-telemetry-prompt-surprisal", "2"],
+        ("--entropic-telemetry-prompt-surprisal", "'2'", "on or off"),
+    ),
+    (
+        ["--entropic-telemetry-prompt-chunk-rows", "3"],
+        ("--entropic-telemetry-prompt-chunk-rows", "3", "16 to 8192"),
+    ),
+    (
+        ["--entropic-telemetry-prompt-chunk-rows", "many"],
+        ("--entropic-telemetry-prompt-chunk-rows", "many", "16 to 8192"),
+    ),
     (["--entropic-trace-queue-records", "-1"], ("--entropic-trace-queue-records", "-1", "16 to 1000000")),
     (["--entropic-trace-publish", "http://x"], ("--entropic-trace-publish", "http://x", "ipc://")),
     (["--entropic-trace-publish", "tcp://127.0.0.1:99999"], ("--entropic-trace-publish", "99999", "65535")),
-    (["--entropic-trace-path", "/no/such/directory/x.jsonl"], ("--entropic-trace-path", "/no/such/directory", "directory")),
+    (
+        ["--entropic-trace-path", "/no/such/directory/x.jsonl"],
+        ("--entropic-trace-path", "/no/such/directory", "directory"),
+    ),
     (["--entropic-cpu-threads", "0"], ("--entropic-cpu-threads", "0", "1 to 1024")),
     (["--entropic-cpu-kv-pool-mib", "1"], ("--entropic-cpu-kv-pool-mib", "1", "64 to 1048576")),
     (["--entropic-config", "/no/such/file.yaml"], ("--entropic-config", "/no/such/file.yaml")),
@@ -188,7 +224,15 @@ def test_a_bad_file_stops_the_launcher_with_one_sentence(tmp_path: Path, model_p
     """The real command, from start to exit."""
     config = tmp_path / "bad.yaml"
     config.write_text("telemetry:\n  prompt_chunk_rows: 3\n")
-    command = [sys.executable, "-m", "sgl_entropic.launch_server", "--model-path", model_path, "--entropic-config", str(config)]
+    command = [
+        sys.executable,
+        "-m",
+        "sgl_entropic.launch_server",
+        "--model-path",
+        model_path,
+        "--entropic-config",
+        str(config),
+    ]
     result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert result.returncode == 1
     last = result.stderr.strip().splitlines()[-1]

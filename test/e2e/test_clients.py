@@ -40,13 +40,21 @@ def model(client: openai.OpenAI) -> str:
 def test_chat_with_entropy(client: openai.OpenAI, model: str) -> None:
     """Each of two choices carries its own readings in ``choice.entropic``."""
     answer = client.chat.completions.create(
-        model=model, messages=MESSAGES, max_tokens=8, n=2, seed=1, temperature=1.0, extra_body={"return_entropy": True}
+        model=model,
+        messages=MESSAGES,
+        max_tokens=8,
+        n=2,
+        seed=1,
+        temperature=1.0,
+        extra_body={"return_entropy": True},
     )
     assert len(answer.choices) == 2
     total = 0
     for choice in answer.choices:
         readings = choice.model_extra["entropic"]
-        assert len(readings["entropy_nats"]) == len(readings["surprisal_nats"]) == readings["summary"]["tokens"]
+        assert (
+            len(readings["entropy_nats"]) == len(readings["surprisal_nats"]) == readings["summary"]["tokens"]
+        )
         assert all(h >= 0 for h in readings["entropy_nats"])
         total += readings["summary"]["tokens"]
     assert total == answer.usage.completion_tokens
@@ -72,7 +80,9 @@ def test_a_stream_carries_every_reading_once(client: openai.OpenAI, model: str, 
         stream = client.chat.completions.create(messages=MESSAGES, extra_body=ask, stream=True, **shared)
     else:
         whole = client.completions.create(prompt="The tallest mountain is", extra_body=ask, **shared)
-        stream = client.completions.create(prompt="The tallest mountain is", extra_body=ask, stream=True, **shared)
+        stream = client.completions.create(
+            prompt="The tallest mountain is", extra_body=ask, stream=True, **shared
+        )
     seen: list[float] = []
     summary = None
     for chunk in stream:
@@ -91,18 +101,26 @@ def test_batch_completion_keeps_choices_apart(client: openai.OpenAI, model: str)
     """Several prompts in one request, each with the readings it has alone."""
     prompts = ["The sky is", "Two plus two is", "A cat says"]
     ask = {"custom_params": {"entropic": {"return_entropy": True, "return_prompt_surprisal": True}}}
-    batch = client.completions.create(model=model, prompt=prompts, max_tokens=5, temperature=0, extra_body=ask)
+    batch = client.completions.create(
+        model=model, prompt=prompts, max_tokens=5, temperature=0, extra_body=ask
+    )
     for prompt, choice in zip(prompts, batch.choices, strict=True):
-        alone = client.completions.create(model=model, prompt=prompt, max_tokens=5, temperature=0, extra_body=ask)
+        alone = client.completions.create(
+            model=model, prompt=prompt, max_tokens=5, temperature=0, extra_body=ask
+        )
         mine, other = choice.model_extra["entropic"], alone.choices[0].model_extra["entropic"]
         assert mine["entropy_nats"] == pytest.approx(other["entropy_nats"], abs=1e-3)
-        assert mine["prompt_surprisal_nats"][1:] == pytest.approx(other["prompt_surprisal_nats"][1:], abs=1e-3)
+        assert mine["prompt_surprisal_nats"][1:] == pytest.approx(
+            other["prompt_surprisal_nats"][1:], abs=1e-3
+        )
 
 
 def test_summary_only(client: openai.OpenAI, model: str) -> None:
     """A client may ask for the summary without the lists."""
     ask = {"custom_params": {"entropic": {"return_summary": True}}}
-    answer = client.completions.create(model=model, prompt="Rivers flow", max_tokens=4, temperature=0, extra_body=ask)
+    answer = client.completions.create(
+        model=model, prompt="Rivers flow", max_tokens=4, temperature=0, extra_body=ask
+    )
     assert set(answer.choices[0].model_extra["entropic"]) == {"summary"}
 
 
@@ -136,7 +154,9 @@ def test_frontend_program(server: Server) -> None:
 
     backend = sgl.RuntimeEndpoint(server.url)
     for animal, state in zip(
-        ("dog", "robin"), program.run_batch([{"animal": "dog"}, {"animal": "robin"}], backend=backend), strict=True
+        ("dog", "robin"),
+        program.run_batch([{"animal": "dog"}, {"animal": "robin"}], backend=backend),
+        strict=True,
     ):
         assert state["bird"] in (" yes", " no"), animal
         assert state["legs"].strip().isdigit(), animal

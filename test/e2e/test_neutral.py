@@ -16,7 +16,13 @@ from sgl_entropic.testing.servers import Server, stock_server
 pytestmark = pytest.mark.e2e
 
 SUBJECTS = ("rain", "bread", "clocks", "ships", "bees", "stars", "chess", "salt")
-FORMS = ("Explain {}.", "Write a line about {}.", "Q: Why {}?\nA:", "The history of {} began", "def count_{}(items):\n   ")
+FORMS = (
+    "Explain {}.",
+    "Write a line about {}.",
+    "Q: Why {}?\nA:",
+    "The history of {} began",
+    "def count_{}(items):\n   ",
+)
 PROMPTS = [form.format(subject) for subject in SUBJECTS for form in FORMS]
 MODULES = """
 import sys
@@ -39,7 +45,9 @@ def greedy(server: Server) -> list[list[int]]:
 @pytest.fixture(scope="module")
 def stock_tokens(tmp_path_factory: pytest.TempPathFactory, model_path: str) -> list[list[int]]:
     """Greedy answers of stock SGLang on a minimal platform."""
-    with stock_server(tmp_path_factory.mktemp("stock") / "server.log", model_path, "--max-total-tokens", "32768") as stock:
+    with stock_server(
+        tmp_path_factory.mktemp("stock") / "server.log", model_path, "--max-total-tokens", "32768"
+    ) as stock:
         return greedy(stock)
 
 
@@ -63,7 +71,9 @@ def test_telemetry_off_equals_stock(off_server: Server, stock_tokens: list[list[
 
 def test_sglang_serve_with_a_configuration_is_entropic(off_server: Server) -> None:
     """``sglang serve --entropic-config`` came up with the extension, which measured nothing."""
-    state: Any = httpx.get(off_server.url + "/server_info", timeout=60).json()["internal_states"][0]["sgl_entropic"]
+    state: Any = httpx.get(off_server.url + "/server_info", timeout=60).json()["internal_states"][0][
+        "sgl_entropic"
+    ]
     assert state["config"]["telemetry"]["enabled"] is False
     assert set(state["counters"].values()) == {0}
     assert state["slot_store_bytes"] == 0
@@ -71,7 +81,9 @@ def test_sglang_serve_with_a_configuration_is_entropic(off_server: Server) -> No
 
 def test_asking_a_server_that_does_not_measure_is_refused(off_server: Server) -> None:
     """The client learns that nothing would be measured, and which flag decides it."""
-    response = httpx.post(off_server.url + "/generate", json={"text": "a", "return_entropy": True}, timeout=60)
+    response = httpx.post(
+        off_server.url + "/generate", json={"text": "a", "return_entropy": True}, timeout=60
+    )
     assert response.status_code == 400
     assert "--entropic-telemetry off" in response.text
 
@@ -84,5 +96,9 @@ def test_telemetry_on_chooses_the_same_tokens(server: Server, stock_tokens: list
 
 def test_plain_sglang_loads_nothing_but_the_question(tmp_path: Path) -> None:
     """A plain SGLang process imports the entry point and the module that tells it that nobody asked."""
-    result = subprocess.run([sys.executable, "-c", MODULES], capture_output=True, text=True, check=True, cwd=tmp_path)
-    assert result.stdout.splitlines()[-1] == "['sgl_entropic', 'sgl_entropic.activation', 'sgl_entropic.plugin']"
+    result = subprocess.run(
+        [sys.executable, "-c", MODULES], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    assert (
+        result.stdout.splitlines()[-1] == "['sgl_entropic', 'sgl_entropic.activation', 'sgl_entropic.plugin']"
+    )

@@ -19,7 +19,11 @@ pytestmark = pytest.mark.e2e
 
 
 def generate(server: Server, post: Callable[..., Any], text: str, tokens: int = 6) -> dict[str, Any]:
-    body = {"text": text, "return_entropy": True, "sampling_params": {"temperature": 0, "max_new_tokens": tokens}}
+    body = {
+        "text": text,
+        "return_entropy": True,
+        "sampling_params": {"temperature": 0, "max_new_tokens": tokens},
+    }
     return post(server, "/generate", body)
 
 
@@ -35,7 +39,9 @@ def test_trace_file(server: Server, post: Callable[..., Any], trace_path: Path) 
     deadline = time.monotonic() + 30
     while len(rows) < len(expected) and time.monotonic() < deadline:
         time.sleep(0.2)
-        rows = rows_of([orjson.loads(line) for line in trace_path.read_bytes().splitlines()], answer["meta_info"]["id"])
+        rows = rows_of(
+            [orjson.loads(line) for line in trace_path.read_bytes().splitlines()], answer["meta_info"]["id"]
+        )
     assert [row["output_index"] for row in rows] == list(range(len(expected)))
     assert [row["token_id"] for row in rows] == answer["output_ids"]
     assert [row["entropy_nats"] for row in rows] == pytest.approx(expected, abs=1e-5)
@@ -79,8 +85,13 @@ def test_metrics(server: Server, post: Callable[..., Any], counters: Callable[..
     produced = sum(answer["meta_info"]["completion_tokens"] for answer in answers)
     name = "sgl_entropic:measured_tokens_total"
     assert after[name][0][1] - before[name][0][1] == produced
-    assert after["sgl_entropic:entropy_nats_count"][0][1] - before["sgl_entropic:entropy_nats_count"][0][1] == produced
-    assert {key: len(samples) for key, samples in after.items()} == {key: len(samples) for key, samples in before.items()}
+    assert (
+        after["sgl_entropic:entropy_nats_count"][0][1] - before["sgl_entropic:entropy_nats_count"][0][1]
+        == produced
+    )
+    assert {key: len(samples) for key, samples in after.items()} == {
+        key: len(samples) for key, samples in before.items()
+    }
     assert counters(server)["measured_tokens"] == after[name][0][1]
 
 

@@ -42,9 +42,12 @@ def around_forward(
 ) -> Any:
     """Around ``ModelRunner.forward``: the batch carries its facts along, since sampling may be delayed (grammars)."""
     telemetry = installed()
-    if telemetry is not None and telemetry.context is not None:
-        setattr(forward_batch, _CONTEXT, telemetry.context)
-    return original(runner, forward_batch, *args, **kwargs)
+    if telemetry is None or telemetry.context is None:
+        return original(runner, forward_batch, *args, **kwargs)
+    setattr(forward_batch, _CONTEXT, telemetry.context)
+    result = original(runner, forward_batch, *args, **kwargs)
+    telemetry.forget_unscored(forward_batch)
+    return result
 
 
 def around_logits_processor(

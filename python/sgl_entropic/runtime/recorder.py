@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sgl_entropic.runtime.request_state import state_of
 from sgl_entropic.signals import TokenReading
 from sgl_entropic.trace.counters import Counters
-from sgl_entropic.trace.record import RowRecord, StepRecord
+from sgl_entropic.trace.record import RowRecord, StepKind, StepRecord
 
 if TYPE_CHECKING:
     from sgl_entropic.runtime.metrics import Metrics
@@ -56,7 +56,7 @@ class Recorder:
 
     def _publish(self, batch: Any, rows: list[tuple[str, int, int, TokenReading]]) -> None:
         mode = batch.forward_mode
-        kind = "mixed" if mode.is_mixed() else "extend" if mode.is_extend() else "decode"
+        kind: StepKind = "mixed" if mode.is_mixed() else "extend" if mode.is_extend() else "decode"
         record = StepRecord(
             step=self.steps,
             time_ns=time.time_ns(),

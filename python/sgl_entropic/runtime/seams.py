@@ -27,7 +27,9 @@ class Mechanism(StrEnum):
     SUBCLASS = "class replacement by a subclass (HookRegistry REPLACE)"
     AROUND = "HookRegistry AROUND"
     BEFORE = "HookRegistry BEFORE"
-    USE = "called or read, not changed"
+    OVERRIDE = "method of a subclass"
+    USE = "called, not changed"
+    FIELDS = "fields read, not changed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +168,105 @@ SEAMS: tuple[Seam, ...] = (
         _NEVER,
     ),
     Seam(
+        "sglang.srt.managers.scheduler.Scheduler.get_output_streamer_class",
+        ("self",),
+        Mechanism.OVERRIDE,
+        _HERE + "scheduler.EntropicScheduler.get_output_streamer_class",
+        "SGLang's own extension point for output fields",
+        ("scheduler",),
+        "never: it is an official door",
+    ),
+    Seam(
+        "sglang.srt.managers.scheduler.Scheduler.init_internal_state",
+        ("self",),
+        Mechanism.OVERRIDE,
+        _HERE + "scheduler.EntropicScheduler.init_internal_state",
+        "counters in /server_info",
+        ("scheduler",),
+        "internal state takes contributions",
+    ),
+    Seam(
+        "sglang.srt.managers.scheduler.Scheduler.get_init_info",
+        ("self",),
+        Mechanism.OVERRIDE,
+        _HERE + "scheduler.EntropicScheduler.get_init_info",
+        "the handshake that proves that a scheduler process is ours",
+        ("scheduler",),
+        "SGLang reports a plugin's failure to the launching process",
+    ),
+    Seam(
+        "sglang.srt.managers.scheduler_components.output_streamer.SchedulerOutputStreamer.build_additional_customized_info",
+        ("self", "reqs"),
+        Mechanism.OVERRIDE,
+        _HERE + "output_streamer.EntropicOutputStreamer.build_additional_customized_info",
+        "readings on their way to the HTTP server",
+        ("scheduler",),
+        "never: it is an official door",
+    ),
+    Seam(
+        "sglang.srt.managers.scheduler_components.internal_state.SchedulerInternalStateController.get_internal_state",
+        ("self", "recv_req"),
+        Mechanism.OVERRIDE,
+        _HERE + "scheduler.EntropicInternalState.get_internal_state",
+        "counters in /server_info",
+        ("scheduler",),
+        "internal state takes contributions",
+    ),
+    Seam(
+        "sglang.srt.managers.auxiliary_output.append_auxiliary_output",
+        ("current", "output"),
+        Mechanism.USE,
+        "",
+        "readings travel with SGLang's own copy of a step's results",
+        ("main", "scheduler"),
+        "never: it is an official door",
+    ),
+    Seam(
+        "sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache.path_device_indices",
+        ("self", "node"),
+        Mechanism.USE,
+        "",
+        "the slot in the tree whose reading a recomputed token inherits",
+        ("main", "scheduler"),
+        "the match result says which slots it gave back",
+    ),
+    Seam(
+        "sglang.srt.model_executor.forward_batch_info.ForwardBatch",
+        (
+            "forward_mode",
+            "input_ids",
+            "req_pool_indices",
+            "out_cache_loc",
+            "sampling_info",
+            "extend_seq_lens_cpu",
+            "extend_prefix_lens_cpu",
+        ),
+        Mechanism.FIELDS,
+        "",
+        "slots and rows of a step",
+        ("main", "scheduler"),
+        "never: the measuring hooks read them",
+    ),
+    Seam(
+        "sglang.srt.sampling.sampling_batch_info.SamplingBatchInfo",
+        (
+            "temperatures",
+            "top_ks",
+            "is_all_greedy",
+            "grammars",
+            "logit_bias",
+            "acc_additive_penalties",
+            "acc_scaling_penalties",
+            "penalizer_orchestrator",
+            "has_custom_logit_processor",
+        ),
+        Mechanism.FIELDS,
+        "",
+        "the temperature, and whether sampling writes into the logits",
+        ("main", "scheduler"),
+        "never: the measuring hooks read them",
+    ),
+    Seam(
         "sglang.srt.entrypoints.http_server._setup_and_run_http_server",
         ("server_args", "tokenizer_manager", "template_manager", "port_args", "scheduler_infos"),
         Mechanism.BEFORE,
@@ -226,6 +327,9 @@ def _signature_problem(seam: Seam) -> str | None:
         return f"{seam.target}: {error}"
     function: Callable[..., Any] = target.__init__ if inspect.isclass(target) else target
     names = tuple(inspect.signature(inspect.unwrap(function)).parameters)
+    if seam.mechanism is Mechanism.FIELDS:
+        missing = [name for name in seam.parameters if name not in names]
+        return f"{seam.target}: has no field {', '.join(missing)}" if missing else None
     wanted = seam.parameters[1:] if seam.parameters[:1] == ("cls",) else seam.parameters
     if names[: len(wanted)] != wanted:
         return f"{seam.target}: has the parameters {names}, expected {wanted} first"
@@ -233,7 +337,7 @@ def _signature_problem(seam: Seam) -> str | None:
 
 
 def _alive(seam: Seam) -> bool:
-    if seam.mechanism is Mechanism.USE:
+    if not seam.ours:
         return True
     ours = pkgutil.resolve_name(seam.ours)
     if seam.mechanism is Mechanism.REGISTRY:
@@ -243,6 +347,15 @@ def _alive(seam: Seam) -> bool:
     current = pkgutil.resolve_name(seam.target)
     if seam.mechanism is Mechanism.SUBCLASS:
         return current is ours
+    if seam.mechanism is Mechanism.OVERRIDE:
+        # The class is replaced in its own module, so the target now leads to our method, or our class derives from it.
+        return (
+            ours is current
+            or pkgutil.resolve_name(seam.ours.rpartition(".")[0])
+            .__mro__[1]
+            .__dict__.get(seam.target.rpartition(".")[2])
+            is current
+        )
     return ours in _closure_values(current)
 
 

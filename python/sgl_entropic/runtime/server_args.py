@@ -60,13 +60,13 @@ def around_from_cli_args(original: Callable[..., Any], cls: type, namespace: arg
     try:
         verify("main")
         config = configuration(namespace)
-        refuse_combinations(namespace, config)
         if _on_portable_cpu():
             refuse_on_cpu(namespace)
             # SGLang resolves an unset device before it asks the platform for its defaults.
             namespace.device = namespace.device or "cpu"
             # An idle scheduler that polls takes a whole core from everybody else on the machine.
             namespace.sleep_on_idle = True
+        refuse_combinations(namespace, config)
     except EntropicError as error:
         # Said here and not by a traceback, whichever command started SGLang.
         raise SystemExit(f"sgl_entropic: {error}") from None

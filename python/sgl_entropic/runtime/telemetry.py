@@ -48,6 +48,7 @@ class Telemetry:
     recorder: Recorder
     counters: Counters
     context: StepContext | None = None
+    scored: bool = False
     sampled_entropy: torch.Tensor | None = field(default=None, repr=False)
 
     @contextmanager
@@ -55,6 +56,7 @@ class Telemetry:
         """Make the host facts of ``batch`` known to the hooks below for the duration of its forward pass."""
         extend = batch is not None and batch.forward_mode.is_extend()
         self.context = read_rows(batch, self.tree_cache) if extend else None
+        self.scored = False
         try:
             yield
         finally:
@@ -74,6 +76,7 @@ class Telemetry:
         total = sum(lens)
         slots = forward_batch.out_cache_loc[:total]
         rows = forward_batch.req_pool_indices[: len(lens)]
+        self.scored = True
         first_tokens(store, context.rows, rows)
         starts = torch.tensor([0, *accumulate(lens[:-1])], device=slots.device)
         store.settle(slots[starts], rows)
@@ -93,6 +96,22 @@ class Telemetry:
             if fact.fresh:
                 self.counters.inherited_prompt_tokens += prefix
                 self.counters.boundary_recomputed_tokens += fact.recomputed_tokens
+
+    def forget_unscored(self, forward_batch: Any) -> None:
+        """Mark the slots of an extend batch unknown if it was not scored, lest they keep what lay there before.
+
+        That happens where the LM head runs inside a captured prefill graph, which calls no hook.
+        """
+        context, store = self.context, self.store
+        if context is None or store is None or self.scored:
+            return
+        lens = list(forward_batch.extend_seq_lens_cpu)[: len(context.rows)]
+        unknown = float("nan")
+        slots = forward_batch.out_cache_loc[: sum(lens)]
+        store.surprisal_nats[slots] = unknown
+        store.entropy_nats[slots] = unknown
+        store.pending_surprisal_nats[forward_batch.req_pool_indices[: len(lens)]] = unknown
+        self.counters.unscored_prompt_tokens += sum(lens)
 
     def before_sampling(self, logits: torch.Tensor) -> RowStatistics:
         """Statistics of the model's own distribution; ``logits`` [B, V] are still untouched."""

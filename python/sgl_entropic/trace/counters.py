@@ -1,0 +1,38 @@
+"""Counts of what the extension did; each has one writer, so plain integers do."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+
+@dataclass(slots=True)
+class Counters:
+    """Counters of one scheduler process, named as on ``/metrics``.
+
+    Attributes:
+        measured_tokens: generated tokens with a reading.
+        invalid_rows: readings that were undefined (NaN in the logits, or no legal token).
+        scored_prompt_tokens: prompt rows that passed through the LM head to be scored.
+        inherited_prompt_tokens: prompt tokens whose readings came with a prefix-cache hit.
+        boundary_recomputed_tokens: cached tokens computed again for the exact surprisal after them.
+        unscored_prompt_tokens: prompt tokens that could not be scored; their readings are unknown.
+        trace_written: step records in the JSONL file.
+        trace_dropped: step records that found the file's queue full or the file broken.
+        publish_sent: step records handed to the live stream.
+        publish_dropped: step records that found its queue full or a subscriber too slow.
+    """
+
+    measured_tokens: int = 0
+    invalid_rows: int = 0
+    scored_prompt_tokens: int = 0
+    inherited_prompt_tokens: int = 0
+    boundary_recomputed_tokens: int = 0
+    unscored_prompt_tokens: int = 0
+    trace_written: int = 0
+    trace_dropped: int = 0
+    publish_sent: int = 0
+    publish_dropped: int = 0
+
+    def snapshot(self) -> dict[str, int]:
+        """All counters by name."""
+        return asdict(self)

@@ -1,0 +1,87 @@
+"""One record per scheduler step, versioned, as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import orjson
+
+SCHEMA_VERSION = 1
+
+StepKind = Literal["decode", "extend", "mixed"]
+
+
+class RecordVersionError(ValueError):
+    """A record of a version that this reader does not know."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowRecord:
+    """One committed token of one request.
+
+    Attributes:
+        rid: request id, as in ``meta_info.id``.
+        output_index: position among the request's output tokens.
+        token_id: the token.
+        entropy_nats: of the model's own distribution; ``None`` where undefined, as below.
+        varentropy: variance of the surprisal under it, nats squared.
+        surprisal_nats: of the token.
+        sampled_entropy_nats: of the distribution that was sampled from.
+    """
+
+    rid: str
+    output_index: int
+    token_id: int
+    entropy_nats: float | None
+    varentropy: float | None
+    surprisal_nats: float | None
+    sampled_entropy_nats: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """What one step measured.
+
+    Attributes:
+        step: number of the step since the process started.
+        time_ns: wall clock when the step's results reached the host.
+        kind: whether the batch decoded, prefilled, or did both.
+        rows: the tokens that count; discarded ones are left out.
+    """
+
+    step: int
+    time_ns: int
+    kind: StepKind
+    rows: tuple[RowRecord, ...]
+
+
+def encode(record: StepRecord, **more: Any) -> bytes:
+    """JSON of ``record`` in one line without its end; ``more`` adds fields. NaN and infinities become null."""
+    return orjson.dumps(
+        {
+            "schema": SCHEMA_VERSION,
+            **more,
+            "step": record.step,
+            "time_ns": record.time_ns,
+            "kind": record.kind,
+            "rows": record.rows,
+        }
+    )
+
+
+def decode(line: bytes | str) -> StepRecord:
+    """The record that :func:`encode` wrote; fields that are not of the record are ignored.
+
+    Raises:
+        RecordVersionError: the record's version is not known here.
+        ValueError: it is no step record.
+    """
+    content = orjson.loads(line)
+    if not isinstance(content, dict) or "rows" not in content:
+        raise ValueError("not a step record (a header line?)")
+    version = content.get("schema")
+    if version != SCHEMA_VERSION:
+        raise RecordVersionError(f"step record of schema {version!r}; this reader knows {SCHEMA_VERSION}")
+    rows = tuple(RowRecord(**row) for row in content["rows"])
+    return StepRecord(content["step"], content["time_ns"], content["kind"], rows)
