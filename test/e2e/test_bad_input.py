@@ -43,7 +43,7 @@ CUSTOM_PARAMS: list[tuple[Any, tuple[str, ...]]] = [
     ({"mine": [[1]]}, ("mine[0]",)),
     ({"mine": DEEP}, ("mine.a",)),
     ({"mine": 2**63}, ("mine", str(2**63))),
-    ({"mine": {"n": -(2**63) - 1}}, ("mine.n",)),
+    ({"mine": {"n": [1]}}, ("mine.n",)),
     ({f"k{i}": i for i in range(1000)}, ("custom_params", "1000")),
     ({"mine": "x" * 100_000}, ("mine", "100000")),
 ]

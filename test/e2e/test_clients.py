@@ -143,14 +143,14 @@ def test_frontend_program(server: Server) -> None:
     import sglang as sgl
 
     @sgl.function
-    def program(state: Any, animal: str) -> Any:
-        state += f"A {animal} is an animal. "
-        forks = state.fork(2)
+    def program(s: Any, animal: str) -> Any:  # SGLang wants the first argument to be called s
+        s += f"A {animal} is an animal. "
+        forks = s.fork(2)
         for index, fork in enumerate(forks):
             fork += f"Fact {index + 1}:" + sgl.gen("fact", max_tokens=6)
         forks.join()
-        state += "Legs:" + sgl.gen("legs", regex=" [0-9]", max_tokens=3)
-        state += " Is it a bird?" + sgl.select("bird", choices=[" yes", " no"])
+        s += "Legs:" + sgl.gen("legs", regex=" [0-9]", max_tokens=3)
+        s += " Is it a bird?" + sgl.select("bird", choices=[" yes", " no"])
 
     backend = sgl.RuntimeEndpoint(server.url)
     for animal, state in zip(

@@ -48,6 +48,9 @@ class EntropicMiddleware:
             await self._app(scope, receive, send)
             return
         body, replay = await _read_body(receive)
+        if body is not None and not _may_be_an_object(body):
+            await _refuse(send, "the body is not a JSON object; accepted: a JSON object", openai=openai)
+            return
         if body is None or not any(name in body for name in _MENTIONS):
             await self._app(scope, replay, send)
             return
@@ -66,6 +69,11 @@ class EntropicMiddleware:
 
 def _shows_anything(params: RequestParams) -> bool:
     return params.return_entropy or params.return_prompt_surprisal or params.return_summary is True
+
+
+def _may_be_an_object(body: bytes) -> bool:
+    # Some of SGLang's routes answer a body that is valid JSON of another kind with an internal error.
+    return not body.strip() or body.lstrip()[:1] == b"{"
 
 
 async def _read_body(receive: Receive) -> tuple[bytes | None, Receive]:

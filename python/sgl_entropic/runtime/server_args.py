@@ -8,7 +8,7 @@ from typing import Any
 
 from sgl_entropic import activation
 from sgl_entropic.config import EntropicConfig, FlagSpec, flag_specs, parse_flag_value, resolve
-from sgl_entropic.errors import EntropicError
+from sgl_entropic.errors import ConfigError, EntropicError
 from sgl_entropic.runtime.active_config import active_config
 from sgl_entropic.runtime.cpu_refusals import refuse_on_cpu
 from sgl_entropic.runtime.refusals import refuse_combinations
@@ -46,7 +46,13 @@ def configuration(namespace: argparse.Namespace) -> EntropicConfig:
         text = getattr(namespace, _dest(spec), None)
         if text is not None:
             overrides[spec.dotted] = parse_flag_value(spec, text)
-    return resolve(getattr(namespace, _CONFIG_DEST, None), overrides)
+    path: str | None = getattr(namespace, _CONFIG_DEST, None)
+    try:
+        return resolve(path, overrides)
+    except ConfigError as error:
+        if path is not None and path in str(error):
+            raise ConfigError(f"--entropic-config {error}") from None
+        raise
 
 
 def around_add_cli_args(original: Callable[..., None], parser: argparse.ArgumentParser) -> None:
