@@ -100,7 +100,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=12)
-    parser.add_argument("--tokens", type=int, default=32, help="output tokens of each request")
+    parser.add_argument("--tokens", type=int, default=96, help="output tokens of each request")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="telemetry_cost_"))

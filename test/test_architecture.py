@@ -114,7 +114,7 @@ def test_every_test_asserts(path: Path) -> None:
 
 
 def asserts(test: ast.AST) -> bool:
-    """Whether ``test`` asserts, expects an exception or an exit status, or calls ``assert_*`` or ``check_*``."""
+    """Whether ``test`` asserts, expects an exception or an exit status, or calls a function that asserts, by its name."""
     for node in ast.walk(test):
         if isinstance(node, ast.Assert):
             return True
@@ -124,7 +124,7 @@ def asserts(test: ast.AST) -> bool:
                 keyword.arg == "check" and ast.unparse(keyword.value) == "True" for keyword in node.keywords
             ):
                 return True
-            if name == "raises" or name.startswith(("assert_", "check_")):
+            if name == "raises" or name.startswith(("assert_", "check_", "wait_until")):
                 return True
     return False
 

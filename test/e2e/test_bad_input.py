@@ -56,7 +56,7 @@ def model(server: Server) -> str:
 
 @pytest.mark.parametrize("route", ["/generate", "/v1/completions", "/v1/chat/completions"])
 @pytest.mark.parametrize("stream", [False, True])
-def test_custom_params(server: Server, model: str, route: str, stream: bool) -> None:
+def test_custom_params(server: Server, model: str, route: str, *, stream: bool) -> None:
     """Every malformed ``custom_params`` is a 400 that names the key, on every route, streaming or not."""
     for custom, named in CUSTOM_PARAMS:
         if route == "/generate":

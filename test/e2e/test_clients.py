@@ -147,7 +147,7 @@ def test_frontend_program(server: Server) -> None:
         s += f"A {animal} is an animal. "
         forks = s.fork(2)
         for index, fork in enumerate(forks):
-            fork += f"Fact {index + 1}:" + sgl.gen("fact", max_tokens=6)
+            fork += f"Fact {index + 1}:" + sgl.gen("fact", max_tokens=6)  # noqa: PLW2901 -- a state is extended in place
         forks.join()
         s += "Legs:" + sgl.gen("legs", regex=" [0-9]", max_tokens=3)
         s += " Is it a bird?" + sgl.select("bird", choices=[" yes", " no"])

@@ -26,6 +26,7 @@ Nothing here waits for the device, depends on the data for its shapes, or writes
 from __future__ import annotations
 
 import math
+import threading
 from typing import NamedTuple
 
 import torch
@@ -112,8 +113,8 @@ def _block_statistics(logits: Tensor, scale: Tensor | None) -> RowStatistics:
     """Compute one block [b, V] whose temporaries fit; ``scale`` is the temperature [b, 1]."""
     entries = logits.to(_accumulation_dtype(logits))
     largest = entries.amax(dim=-1, keepdim=True)
-    # The upcast copy is ours to overwrite; without an upcast `entries` is the caller's tensor.
-    shifted = entries - largest if entries is logits else entries.sub_(largest)
+    shifted, weights = _scratch(entries)
+    torch.sub(entries, largest, out=shifted)
     max_logit = largest.squeeze(1)
     valid = max_logit > -math.inf  # False for NaN too, which amax hands on
     if scale is not None:
@@ -123,7 +124,7 @@ def _block_statistics(logits: Tensor, scale: Tensor | None) -> RowStatistics:
     # In a valid row NaN is +inf - +inf or 0 / 0, an entry of the limit set; -inf becomes the lowest finite
     # number, whose exponential is exactly 0 and, unlike -inf, stays 0 when multiplied.
     shifted.nan_to_num_(nan=0.0)
-    weights = shifted.exp()
+    torch.exp(shifted, out=weights)
     partition = weights.sum(dim=-1)
     first_moment = weights.mul_(shifted).sum(dim=-1).div_(partition)
     second_moment = weights.mul_(shifted).sum(dim=-1).div_(partition)
@@ -138,6 +139,20 @@ def _block_statistics(logits: Tensor, scale: Tensor | None) -> RowStatistics:
         varentropy=varentropy.masked_fill_(invalid, 0.0),
         valid=valid,
     )
+
+
+_kept = threading.local()
+
+
+def _scratch(entries: Tensor) -> tuple[Tensor, Tensor]:
+    """Two buffers like ``entries``; on a CPU they are kept, since fresh pages cost more than the arithmetic."""
+    if entries.device.type != "cpu" or type(entries) is not Tensor:
+        return torch.empty_like(entries), torch.empty_like(entries)
+    size = entries.numel()
+    kept: Tensor | None = getattr(_kept, "buffers", None)
+    if kept is None or kept.dtype != entries.dtype or kept.shape[1] < size:
+        kept = _kept.buffers = torch.empty(2, size, dtype=entries.dtype)
+    return kept[0, :size].view(entries.shape), kept[1, :size].view(entries.shape)
 
 
 def _accumulation_dtype(logits: Tensor) -> torch.dtype:

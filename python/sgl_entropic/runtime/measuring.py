@@ -90,13 +90,10 @@ def around_sample(
     logits = logits_output.next_token_logits
     if telemetry is None or logits is None or logits.shape[0] == 0:
         return original(runner, logits_output, forward_batch, *args, **kwargs)
-    statistics = telemetry.before_sampling(logits)
-    own_logits = logits.clone() if _sampling_overwrites(forward_batch.sampling_info) else logits
+    telemetry.before_sampling(logits, forward_batch.sampling_info)
     token_ids = original(runner, logits_output, forward_batch, *args, **kwargs)
     context: StepContext | None = getattr(forward_batch, _CONTEXT, None)
-    _append(
-        logits_output, telemetry.after_sampling(forward_batch, own_logits, statistics, token_ids, context)
-    )
+    _append(logits_output, telemetry.after_sampling(forward_batch, token_ids, context))
     return token_ids
 
 
@@ -116,18 +113,4 @@ def _append(logits_output: Any, readings: DeviceReadings) -> None:
 
     logits_output.auxiliary_device_output = append_auxiliary_output(
         logits_output.auxiliary_device_output, readings
-    )
-
-
-def _sampling_overwrites(sampling_info: Any) -> bool:
-    """Whether SGLang's sampling writes into the logits: everything but plain greedy decoding does."""
-    orchestrator = sampling_info.penalizer_orchestrator
-    return not (
-        sampling_info.is_all_greedy
-        and sampling_info.grammars is None
-        and sampling_info.logit_bias is None
-        and sampling_info.acc_additive_penalties is None
-        and sampling_info.acc_scaling_penalties is None
-        and not (orchestrator and orchestrator.is_required)
-        and not sampling_info.has_custom_logit_processor
     )

@@ -7,7 +7,11 @@ from typing import Any
 import torch
 from sglang.srt.layers.sampler import Sampler
 
-from sgl_entropic.entropy.row_statistics import row_statistics
+from sgl_entropic.runtime.sampled_distribution import (
+    entropy_of_probabilities,
+    rewrites_logits,
+    sampled_entropy,
+)
 from sgl_entropic.runtime.telemetry import installed
 
 
@@ -21,14 +25,13 @@ class EntropicSampler(Sampler):
     def _preprocess_logits(self, logits: torch.Tensor, sampling_info: Any) -> torch.Tensor:
         logits = super()._preprocess_logits(logits, sampling_info)
         telemetry = installed()
-        if telemetry is not None:
+        if telemetry is not None and (sampling_info.is_all_greedy or rewrites_logits(sampling_info)):
             telemetry.sampled_entropy = sampled_entropy(logits, sampling_info)
         return logits
 
-
-def sampled_entropy(logits: torch.Tensor, sampling_info: Any) -> torch.Tensor:
-    """Entropy in nats ``[B]`` of the distribution that ``logits`` [B, V] and ``sampling_info`` describe."""
-    if sampling_info.is_all_greedy:
-        return torch.zeros(logits.shape[0], dtype=torch.float32, device=logits.device)
-    statistics = row_statistics(logits, temperature=sampling_info.temperatures)
-    return torch.where(sampling_info.top_ks == 1, 0.0, statistics.entropy_nats)
+    def _sample_from_probs(self, probs: torch.Tensor, sampling_info: Any, *args: Any, **kwargs: Any) -> Any:
+        telemetry = installed()
+        if telemetry is not None and telemetry.sampled_entropy is None and telemetry.own is not None:
+            # Only the temperature stands between the model's own logits and these probabilities.
+            telemetry.sampled_entropy = entropy_of_probabilities(probs, telemetry.own, sampling_info)
+        return super()._sample_from_probs(probs, sampling_info, *args, **kwargs)

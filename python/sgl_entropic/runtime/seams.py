@@ -141,6 +141,15 @@ SEAMS: tuple[Seam, ...] = (
         "SamplingObserver gets a callback after the grammar mask",
     ),
     Seam(
+        "sglang.srt.layers.sampler.Sampler._sample_from_probs",
+        ("self", "probs", "sampling_info", "positions", "simple_sampling_case"),
+        Mechanism.REGISTRY,
+        _HERE + "sampler.EntropicSampler",
+        "its probabilities, which spare a second exponential where only a temperature is applied",
+        ("main", "scheduler"),
+        "SamplingObserver gets the probabilities",
+    ),
+    Seam(
         "sglang.srt.managers.schedule_batch.Req.init_next_round_input",
         ("self", "tree_cache", "cow_mamba"),
         Mechanism.AROUND,

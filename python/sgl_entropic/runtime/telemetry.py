@@ -18,6 +18,7 @@ from sgl_entropic.config import EntropicConfig
 from sgl_entropic.entropy.row_statistics import RowStatistics, row_statistics, token_surprisal
 from sgl_entropic.runtime.auxiliary import DeviceReadings
 from sgl_entropic.runtime.prompt_scoring import ExtendLayout, first_tokens, score
+from sgl_entropic.runtime.sampled_distribution import rewrites_logits, sampled_entropy
 from sgl_entropic.runtime.slots import SlotStore
 from sgl_entropic.runtime.step_context import StepContext, read_rows
 from sgl_entropic.trace.counters import Counters
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sgl_entropic.runtime.recorder import Recorder
+
+
+# Stands for -inf in a copy of the logits; a surprisal of this size is infinite.
+_ILLEGAL_LOGIT = -1e30
 
 
 @dataclass(slots=True)
@@ -49,6 +54,7 @@ class Telemetry:
     counters: Counters
     context: StepContext | None = None
     scored: bool = False
+    own: tuple[torch.Tensor, RowStatistics] | None = field(default=None, repr=False)
     sampled_entropy: torch.Tensor | None = field(default=None, repr=False)
 
     @contextmanager
@@ -113,35 +119,35 @@ class Telemetry:
         store.pending_surprisal_nats[forward_batch.req_pool_indices[: len(lens)]] = unknown
         self.counters.unscored_prompt_tokens += sum(lens)
 
-    def before_sampling(self, logits: torch.Tensor) -> RowStatistics:
-        """Statistics of the model's own distribution; ``logits`` [B, V] are still untouched."""
+    def before_sampling(self, logits: torch.Tensor, sampling_info: Any) -> None:
+        """Take the statistics of the model's own distribution while ``logits`` [B, V] are still untouched."""
         self.sampled_entropy = None
-        return row_statistics(logits)
+        untouched = sampling_info.is_all_greedy and not rewrites_logits(sampling_info)
+        # Sampling writes over the logits. The copy has no -inf, so that products with a probability of 0 stay 0.
+        own = logits if untouched else logits.clamp(min=_ILLEGAL_LOGIT)
+        self.own = own, row_statistics(logits)
 
     def after_sampling(
-        self,
-        forward_batch: Any,
-        own_logits: torch.Tensor,
-        statistics: RowStatistics,
-        token_ids: torch.Tensor,
-        context: StepContext | None,
+        self, forward_batch: Any, token_ids: torch.Tensor, context: StepContext | None
     ) -> DeviceReadings:
         """Readings of the tokens just sampled, and the bookkeeping of their slots.
 
         Args:
             forward_batch: SGLang's forward batch of the step.
-            own_logits: ``[B, V]`` the model's own logits, before penalties, masks and temperature.
-            statistics: their row statistics.
             token_ids: ``[B]`` sampled tokens.
             context: host facts of the step when it was an extend.
         """
-        surprisal = token_surprisal(own_logits, statistics, token_ids.long())
+        assert self.own is not None
+        logits, statistics = self.own
+        surprisal = token_surprisal(logits, statistics, token_ids.long())
         sampled = self.sampled_entropy
-        sampled = statistics.entropy_nats if sampled is None else sampled
-        self.sampled_entropy = None
+        if sampled is None:
+            # A sampling path that does not hand out its probabilities.
+            sampled = sampled_entropy(logits, forward_batch.sampling_info)
+        self.own = self.sampled_entropy = None
         unknown = float("nan")
         values = torch.stack((statistics.entropy_nats, statistics.varentropy, surprisal, sampled))
-        values = torch.where(statistics.valid, values, unknown)
+        values = torch.where(statistics.valid & (values < -_ILLEGAL_LOGIT / 2), values, unknown)
         if self.store is not None:
             self._settle_slots(forward_batch, values, context)
         return DeviceReadings(self.recorder, values, self.prompt_readings(forward_batch, context))
