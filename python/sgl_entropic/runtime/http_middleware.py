@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from sgl_entropic.errors import RequestParameterError
-from sgl_entropic.request_params import RequestParams, parse_custom_params, parse_top_level
+from sgl_entropic.request_params import PARAMETERS_KEY, TOP_LEVEL, RequestParams, parse_top_level
 from sgl_entropic.runtime.active_config import active_config
 from sgl_entropic.runtime.openai_response import JsonRewriter, SseRewriter
 from sgl_entropic.runtime.response_collector import SCOPE_KEY, ResponseCollector
@@ -39,11 +39,13 @@ class EntropicMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one ASGI event stream."""
-        openai = scope.get("path") in OPENAI_ROUTES
+        # Behind --fastapi-root-path, the path comes with that prefix.
+        path = scope.get("path", "").removeprefix(scope.get("root_path", ""))
+        openai = path in OPENAI_ROUTES
         if (
             scope["type"] != "http"
-            or scope.get("method") != "POST"
-            or not (openai or scope["path"] in GENERATE_ROUTES)
+            or scope.get("method") not in ("POST", "PUT")
+            or not (openai or path in GENERATE_ROUTES)
         ):
             await self._app(scope, receive, send)
             return
@@ -51,7 +53,7 @@ class EntropicMiddleware:
         if body is not None and not _may_be_an_object(body):
             await _refuse(send, "the body is not a JSON object; accepted: a JSON object", openai=openai)
             return
-        if body is None or not any(name in body for name in _MENTIONS):
+        if body is None or not _mentions_us(body):
             await self._app(scope, replay, send)
             return
         try:
@@ -59,12 +61,18 @@ class EntropicMiddleware:
         except RequestParameterError as error:
             await _refuse(send, str(error), openai=openai)
             return
-        if params is None or not openai or not _shows_anything(params):
+        if params is None or not _shows_anything(params):
             await self._app(scope, replay, send)
             return
+        # It also takes what stands at the top level of the body to where the routes meet.
         collector = ResponseCollector(params)
         scope[SCOPE_KEY] = collector
-        await self._app(scope, replay, _Response(send, collector))
+        await self._app(scope, replay, _Response(send, collector) if openai else send)
+
+
+def _mentions_us(body: bytes) -> bool:
+    lowered = body.lower()
+    return any(name in lowered for name in _MENTIONS)
 
 
 def _shows_anything(params: RequestParams) -> bool:
@@ -107,11 +115,18 @@ def _checked(body: bytes, *, openai: bool) -> RequestParams | None:
     if openai:
         params = parse_top_level(content)
     else:
+        if isinstance(misplaced := content.get("custom_params"), dict) and PARAMETERS_KEY in misplaced:
+            raise RequestParameterError(
+                "custom_params.entropic is not read at the top level of this route; expected"
+                " sampling_params.custom_params.entropic"
+            )
         params = parse_top_level({k: v for k, v in content.items() if k != "custom_params"})
+        top = {name: content[name] for name in TOP_LEVEL if name in content}
         sampling = content.get("sampling_params")
         for one in sampling if isinstance(sampling, list) else [sampling]:
             if isinstance(one, dict):
-                require_available(parse_custom_params(one.get("custom_params")), active_config())
+                both = parse_top_level({**top, "custom_params": one.get("custom_params")})
+                require_available(both, active_config())
     require_available(params, active_config())
     return params
 

@@ -21,7 +21,7 @@ def kv_pool_tokens(model_path: str, dtype: str, pool_mib: int | None) -> int:
     facts = model_facts(model_path)
     if facts is None:
         return _FALLBACK_TOKENS
-    per_token = facts.kv_bytes_per_token(2 if dtype == "bfloat16" else 4)
+    per_token = max(1, facts.kv_bytes_per_token(2 if dtype == "bfloat16" else 4))
     if pool_mib is not None:
         return max(1, pool_mib * _MIB // per_token)
     free = psutil.virtual_memory().available

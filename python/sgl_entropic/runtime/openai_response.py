@@ -28,11 +28,13 @@ class JsonRewriter:
             content = orjson.loads(bytes(self._body))
         except orjson.JSONDecodeError:
             return bytes(self._body)
+        changed = False
         for choice in _choices(content):
             document = self._collector.whole(choice.get("index", 0))
             if document is not None:
                 choice[FIELD] = document
-        return orjson.dumps(content)
+                changed = True
+        return orjson.dumps(content) if changed else bytes(self._body)
 
 
 class SseRewriter:

@@ -57,10 +57,17 @@ def state_of(req: Any) -> RequestState:
     state = getattr(req, _ATTRIBUTE, None)
     if state is None:
         try:
-            params = parse_custom_params(req.sampling_params.custom_params)
+            params = parse_custom_params(_sent_by_the_client(req.sampling_params.custom_params))
         except RequestParameterError:
             # The front process refuses these; a request that enters by another door is served without readings.
             params = RequestParams(return_summary=False)
         state = RequestState(params)
         setattr(req, _ATTRIBUTE, state)
     return state
+
+
+def _sent_by_the_client(custom_params: Any) -> Any:
+    # SGLang adds the request itself for custom logit processors, which is nothing that a client can send.
+    if not isinstance(custom_params, dict):
+        return custom_params
+    return {key: value for key, value in custom_params.items() if key != "__req__"}

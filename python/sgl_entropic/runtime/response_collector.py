@@ -19,11 +19,13 @@ class ResponseCollector:
         params: what the client asked for at the top level of the body.
         documents: latest ``meta_info`` document by choice index.
         shown: output tokens already shown to the client, by choice index (streams).
+        prompts_shown: choices whose prompt readings were shown to the client.
     """
 
     params: RequestParams
     documents: dict[int, dict[str, Any]] = field(default_factory=dict)
     shown: dict[int, int] = field(default_factory=dict)
+    prompts_shown: set[int] = field(default_factory=set)
 
     def note(self, response: Any) -> None:
         """Take in what ``generate_request`` yields: one response, or the list of a batch."""
@@ -54,13 +56,14 @@ class ResponseCollector:
         document = self.documents.get(index)
         if document is None:
             return None
-        start = self.shown.get(index)
+        start = self.shown.get(index, 0)
         end = len(document.get(TOKEN_FIELDS[0], ()))
-        news = {name: document[name][start or 0 :] for name in TOKEN_FIELDS if end > (start or 0)}
+        news = {name: document[name][start:] for name in TOKEN_FIELDS if end > start}
         if news:
-            news["output_index"] = start or 0
-        if start is None:
-            news.update({name: document[name] for name in PROMPT_FIELDS if name in document})
+            news["output_index"] = start
+        if index not in self.prompts_shown and (prompt := {k: v for k, v in document.items() if k in PROMPT_FIELDS}):
+            news.update(prompt)
+            self.prompts_shown.add(index)
         if finished and "summary" in document:
             news["summary"] = document["summary"]
         self.shown[index] = end

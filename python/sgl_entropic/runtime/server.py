@@ -38,9 +38,9 @@ def _with_model(argv: list[str]) -> list[str]:
             if index + 1 < len(argv):
                 return [*argv[: index + 1], resolve_model_path(argv[index + 1]), *argv[index + 2 :]]
             return argv
-        if name == "--config":
-            # SGLang's own YAML file may name the model.
-            return argv
+    if any(item.partition("=")[0] == "--config" for item in argv):
+        # SGLang's own YAML file may name the model.
+        return argv
     extra = ["--model-path", resolve_model_path(None)]
     if not any(item.partition("=")[0] == "--served-model-name" for item in argv):
         extra += ["--served-model-name", default_model().name]

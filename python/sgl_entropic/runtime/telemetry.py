@@ -86,6 +86,9 @@ class Telemetry:
         first_tokens(store, context.rows, rows)
         starts = torch.tensor([0, *accumulate(lens[:-1])], device=slots.device)
         store.settle(slots[starts], rows)
+        # Sampling writes the last rows' entropy; where nothing is sampled, it stays unknown.
+        ends = torch.tensor(list(accumulate(lens)), device=slots.device)
+        store.entropy_nats[slots[ends - 1]] = float("nan")
         layout = ExtendLayout.of(lens, context.rows)
         score(
             store,

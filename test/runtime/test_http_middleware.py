@@ -1,0 +1,230 @@
+"""The middleware in front of a real application: invisible to those who do not ask, strict with those who do."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from sgl_entropic.config import EntropicConfig, TelemetryConfig
+from sgl_entropic.runtime import http_middleware
+from sgl_entropic.runtime.http_middleware import EntropicMiddleware
+from sgl_entropic.runtime.response import INFO_KEY, TOKEN_FIELDS
+from sgl_entropic.runtime.response_collector import collector_of
+
+ROUTES = ["/generate", "/v1/completions", "/v1/chat/completions", "/invocations"]
+OPENAI = ROUTES[1:]
+READINGS = {name: [0.5, 1.5] for name in TOKEN_FIELDS}
+ASKS = {"prompt": "Hi", "return_entropy": True}
+on_every_route = pytest.mark.parametrize("route", ROUTES)
+on_openai_routes = pytest.mark.parametrize("route", OPENAI)
+
+
+class Server:
+    """A Starlette application behind the middleware; notes what reaches its routes."""
+
+    def __init__(self, answer: Callable[[Request], Response] | None = None) -> None:
+        self.bodies: list[bytes] = []
+        self.params: list[Any] = []
+        self._answer = answer or self._completion
+        routes = [Route(path, self._handle, methods=["GET", "POST", "PUT"]) for path in (*ROUTES, "/other")]
+        self.app = Starlette(routes=routes, middleware=[Middleware(EntropicMiddleware)])
+
+    async def _handle(self, request: Request) -> Response:
+        self.bodies.append(await request.body())
+        collector = collector_of(request)
+        self.params.append(None if collector is None else collector.params)
+        if collector is not None:
+            collector.note({"index": 0, "meta_info": {INFO_KEY: READINGS}})
+        return self._answer(request)
+
+    @staticmethod
+    def _completion(request: Request) -> Response:
+        return JSONResponse({"choices": [{"index": 0, "text": "é"}]})
+
+    def ask(self, route: str, *, method: str = "POST", root_path: str = "", **more: Any) -> httpx.Response:
+        """One request through ASGI, as ``httpx`` sends it."""
+
+        async def send() -> httpx.Response:
+            transport = httpx.ASGITransport(self.app, root_path=root_path)
+            async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+                return await client.request(method, route, **more)
+
+        return asyncio.run(send())
+
+
+@on_every_route
+@pytest.mark.parametrize("body", [b'{"prompt":  "H\xc3\xa9"}', b'{"a" : 1}\n', b"{not json", b"", b"  \n"])
+def test_a_body_that_does_not_mention_us_arrives_byte_for_byte(route: str, body: bytes) -> None:
+    """And so does the response: it is not even looked at."""
+    server = Server(lambda request: Response(b'{"choices":  [{}]}', media_type="application/json"))
+    response = server.ask(route, content=body)
+    assert server.bodies == [body]
+    assert server.params == [None]
+    assert response.content == b'{"choices":  [{}]}'
+
+
+@on_every_route
+def test_a_body_in_parts_arrives_whole(route: str) -> None:
+    """Also one that mentions us, cut inside the very name."""
+    parts = [b'{"prompt": "', b"", b'x", "return_ent', b'ropy": false}', b""]
+    server = Server()
+
+    async def body() -> AsyncIterator[bytes]:
+        for part in parts:
+            yield part
+
+    assert server.ask(route, content=body()).status_code == 200
+    assert server.bodies == [b"".join(parts)]
+
+
+def test_a_huge_body_arrives_whole() -> None:
+    body = orjson.dumps({"prompt": "x" * 20_000_000, "return_entropy": True})
+    server = Server()
+    response = server.ask("/v1/completions", content=body)
+    assert server.bodies == [body]
+    assert response.json()["choices"][0]["entropic"] == READINGS
+
+
+@on_every_route
+@pytest.mark.parametrize("body", [b"[]", b"null", b'"return_entropy"', b" 7", b"\xff\xfe"])
+def test_a_body_that_is_no_object_is_refused(route: str, body: bytes) -> None:
+    server = Server()
+    response = server.ask(route, content=body)
+    assert response.status_code == 400
+    assert "JSON object" in response.text
+    assert server.bodies == []
+
+
+@on_every_route
+def test_broken_json_that_mentions_us_is_left_to_the_route(route: str) -> None:
+    server = Server()
+    body = b'{"return_entropy": tru'
+    assert server.ask(route, content=body).status_code == 200
+    assert server.bodies == [body]
+    assert server.params == [None]
+
+
+@pytest.mark.parametrize(
+    ("method", "route"), [("GET", "/v1/completions"), ("POST", "/other"), ("PUT", "/other")]
+)
+def test_other_requests_are_none_of_our_business(method: str, route: str) -> None:
+    """Whatever their bodies say."""
+    server = Server()
+    body = b'[{"return_entropi": 7}]'
+    assert server.ask(route, method=method, content=body).status_code == 200
+    assert server.bodies == [body]
+
+
+@on_every_route
+@pytest.mark.parametrize("method", ["POST", "PUT"])
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [
+        ({"return_entropy": "yes"}, "return_entropy"),
+        ({"return_entropi": True}, "return_entropi"),
+        ({"Return_Entropy": True}, "return_entropy"),
+        ({"ENTROPIC": {"return_entropy": True}}, "entropic"),
+        ({"return_prompt_surprisal": 1}, "return_prompt_surprisal"),
+    ],
+)
+def test_a_malformed_parameter_is_refused(method: str, route: str, body: Any, named: str) -> None:
+    """With 400, in the form of the route's own errors, before the route runs."""
+    server = Server()
+    response = server.ask(route, method=method, json=body)
+    assert response.status_code == 400
+    error = response.json() if route in OPENAI else response.json()["error"]
+    assert named in error["message"]
+    assert int(response.headers["content-length"]) == len(response.content)
+    assert server.bodies == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"sampling_params": {"custom_params": {"entropic": {"x": True}}}},
+        {"sampling_params": [{}, {"custom_params": {"entropic": {"x": True}}}]},
+        {"return_entropy": False, "sampling_params": {"custom_params": {"entropic": {"return_entropy": True}}}},
+        {"custom_params": {"entropic": {"return_entropy": True}}},
+    ],
+)
+def test_generate_takes_parameters_in_its_sampling_params(body: Any) -> None:
+    """Malformed or contradicting ones there are refused; so are those at a place that is not read."""
+    server = Server()
+    response = server.ask("/generate", json={"text": "Hi", **body})
+    assert response.status_code == 400
+    assert "custom_params" in response.json()["error"]["message"]
+    assert server.bodies == []
+
+
+@on_every_route
+@pytest.mark.parametrize("name", ["return_entropy", "return_prompt_surprisal"])
+def test_parameters_at_the_top_level_reach_the_place_where_routes_meet(route: str, name: str) -> None:
+    server = Server()
+    assert server.ask(route, json={name: True}).status_code == 200
+    assert [getattr(params, name) for params in server.params] == [True]
+
+
+@on_every_route
+def test_what_the_server_has_switched_off_is_refused(route: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    off = EntropicConfig(telemetry=TelemetryConfig(enabled=False))
+    monkeypatch.setattr(http_middleware, "active_config", lambda: off)
+    response = Server().ask(route, json={"return_entropy": True})
+    assert response.status_code == 400
+    assert "--entropic-telemetry off" in response.text
+
+
+@on_openai_routes
+@pytest.mark.parametrize("root_path", ["", "/behind/a/proxy"])
+def test_an_answer_carries_its_readings(route: str, root_path: str) -> None:
+    """With the length that it then has, also where the server lives below a prefix."""
+    response = Server().ask(root_path + route, root_path=root_path, json=ASKS)
+    assert response.json() == {"choices": [{"index": 0, "text": "é", "entropic": READINGS}]}
+    assert response.headers.get_list("content-length") == [str(len(response.content))]
+
+
+def test_generate_answers_by_itself() -> None:
+    """Its readings are in ``meta_info``; the middleware leaves its response alone."""
+    assert Server().ask("/generate", json=ASKS).json() == {"choices": [{"index": 0, "text": "é"}]}
+
+
+@on_openai_routes
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Response(b'{"choices":  [{"index": 0}]}', 500, media_type="application/json"),
+        Response(b'{"choices":  [{"index": 0}]}', 404, media_type="application/json"),
+        Response(b"{}  ", 200, media_type="application/json"),
+        Response(b"plain", 200, media_type="text/plain"),
+        Response(gzip.compress(b"{}"), 200, media_type="application/octet-stream"),
+        Response(status_code=204),
+    ],
+)
+def test_other_answers_pass_untouched(route: str, answer: Response) -> None:
+    """Errors, other types, and JSON without choices."""
+    response = Server(lambda request: answer).ask(route, json=ASKS)
+    assert response.status_code == answer.status_code
+    assert response.content == answer.body
+    assert response.headers.get("content-length") == answer.headers.get("content-length")
+
+
+@on_openai_routes
+def test_a_json_answer_in_parts_is_rewritten_whole(route: str) -> None:
+    async def parts() -> AsyncIterator[bytes]:
+        for part in (b'{"choices": [{"ind', b'ex": 0}]', b"}", b""):
+            yield part
+
+    server = Server(lambda request: StreamingResponse(parts(), media_type="application/json"))
+    response = server.ask(route, json=ASKS)
+    assert response.json() == {"choices": [{"index": 0, "entropic": READINGS}]}
+    assert response.headers["content-length"] == str(len(response.content))
