@@ -60,13 +60,16 @@ def first_tokens(store: SlotStore, facts: tuple[RowFacts, ...], rows: torch.Tens
         facts: the requests of the batch.
         rows: ``[B]`` request rows on the device.
     """
-    for index, fact in enumerate(facts):
-        if not fact.fresh:
-            continue
-        if fact.inherited_slot is None:
-            store.pending_surprisal_nats[rows[index]] = float("nan")
-        else:
-            store.pending_surprisal_nats[rows[index]] = store.surprisal_nats[fact.inherited_slot]
+    fresh = [index for index, fact in enumerate(facts) if fact.fresh]
+    if not fresh:
+        return
+    store.pending_surprisal_nats[rows[fresh]] = float("nan")
+    inherits = [index for index in fresh if facts[index].inherited_slot is not None]
+    if inherits:
+        slots = torch.stack(
+            [slot for fact in facts if fact.fresh and (slot := fact.inherited_slot) is not None]
+        )
+        store.pending_surprisal_nats[rows[inherits]] = store.surprisal_nats[slots.long()]
 
 
 def score(  # noqa: PLR0913 -- the tensors of one batch, all by name

@@ -61,7 +61,9 @@ class ResponseCollector:
         news = {name: document[name][start:] for name in TOKEN_FIELDS if end > start}
         if news:
             news["output_index"] = start
-        if index not in self.prompts_shown and (prompt := {k: v for k, v in document.items() if k in PROMPT_FIELDS}):
+        if index not in self.prompts_shown and (
+            prompt := {k: v for k, v in document.items() if k in PROMPT_FIELDS}
+        ):
             news.update(prompt)
             self.prompts_shown.add(index)
         if finished and "summary" in document:
