@@ -56,7 +56,7 @@ def test_prompt_readings_reach_the_request_of_their_row() -> None:
 
 
 @pytest.mark.parametrize("sampled", [True, False])
-def test_every_tensor_is_copied_once(sampled: bool) -> None:
+def test_every_tensor_is_copied_once(*, sampled: bool) -> None:
     """With the copy that SGLang hands in, which is asynchronous on a device."""
     copied: list[torch.Tensor] = []
 

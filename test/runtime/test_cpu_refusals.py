@@ -75,7 +75,7 @@ def test_a_flag_that_needs_other_hardware_is_refused(
     with pytest.raises(UnsupportedError) as refusal:
         refuse_on_cpu(arguments)
     assert f"{' '.join(flags)} is not available here: " in str(refusal.value)
-    assert ";" not in str(refusal.value).partition(": ")[0], "one problem, one sentence"
+    assert str(refusal.value).count("is not available here") == 1
 
 
 @pytest.mark.parametrize("flags", ACCEPTED, ids=" ".join)
@@ -117,12 +117,15 @@ def test_a_model_that_cannot_be_read_is_left_to_sglang(
     refuse_on_cpu(parser.parse_args(["--model-path", str(tmp_path / "gone")]))
 
 
-@pytest.mark.parametrize(("architecture", "warned"), [("LlamaForCausalLM", False), ("GraniteForCausalLM", True)])
+@pytest.mark.parametrize(
+    ("architecture", "warned"), [("LlamaForCausalLM", False), ("GraniteForCausalLM", True)]
+)
 def test_a_dense_model_that_nobody_tried_is_warned_about(
     parser: argparse.ArgumentParser,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     architecture: str,
+    *,
     warned: bool,
 ) -> None:
     with caplog.at_level(logging.WARNING, "sgl_entropic"):

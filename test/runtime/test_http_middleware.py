@@ -154,7 +154,10 @@ def test_a_malformed_parameter_is_refused(method: str, route: str, body: Any, na
     [
         {"sampling_params": {"custom_params": {"entropic": {"x": True}}}},
         {"sampling_params": [{}, {"custom_params": {"entropic": {"x": True}}}]},
-        {"return_entropy": False, "sampling_params": {"custom_params": {"entropic": {"return_entropy": True}}}},
+        {
+            "return_entropy": False,
+            "sampling_params": {"custom_params": {"entropic": {"return_entropy": True}}},
+        },
         {"custom_params": {"entropic": {"return_entropy": True}}},
     ],
 )

@@ -83,7 +83,7 @@ def test_other_scopes_pass_with_their_own_channels(scope: dict[str, Any]) -> Non
 
 
 @pytest.mark.parametrize("mentions", [False, True])
-def test_a_client_that_leaves_within_its_body(mentions: bool) -> None:
+def test_a_client_that_leaves_within_its_body(*, mentions: bool) -> None:
     """The application sees the same: the part that came, then the end of the connection. Nothing is sent."""
     begin = part(b'{"return_entropi": 1, ' if mentions else b"{", more=True)
     client, app = Client(begin, DISCONNECT), Listener(reads=2)
@@ -137,7 +137,11 @@ def test_a_stream_is_passed_on_event_by_event() -> None:
     start, *events, done, end = client.answers
     assert start == {"type": "http.response.start", "status": 200, "headers": SSE}
     shown = [orjson.loads(event["body"][6:])["choices"][0]["entropic"] for event in events]
-    assert [(one["output_index"], one["entropy_nats"]) for one in shown] == [(0, [0.0]), (1, [1.0]), (2, [2.0])]
+    assert [(one["output_index"], one["entropy_nats"]) for one in shown] == [
+        (0, [0.0]),
+        (1, [1.0]),
+        (2, [2.0]),
+    ]
     assert (done["body"], done["more_body"]) == (b"data: [DONE]\n\n", True)
     assert (end["body"], end["more_body"]) == (b"", False)
 

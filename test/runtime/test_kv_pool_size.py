@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,11 +27,13 @@ def tokens(
 ) -> int:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kv_pool_size, "model_facts", lambda path: model)
-        patch.setattr(kv_pool_size.psutil, "virtual_memory", lambda: SimpleNamespace(available=free))
+        patch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=free))
         return kv_pool_tokens("model", dtype, pool_mib)
 
 
-@pytest.mark.parametrize(("dtype", "expected"), [("float32", 64 * MIB // 46_080), ("bfloat16", 64 * MIB // 23_040)])
+@pytest.mark.parametrize(
+    ("dtype", "expected"), [("float32", 64 * MIB // 46_080), ("bfloat16", 64 * MIB // 23_040)]
+)
 def test_a_pool_that_was_asked_for_is_filled(dtype: str, expected: int) -> None:
     """Whatever is free: it was asked for."""
     assert tokens(facts(), 1 * GIB, dtype=dtype, pool_mib=64) == expected

@@ -18,7 +18,16 @@ from sgl_entropic.runtime.response_collector import ResponseCollector
 texts = st.text(st.sampled_from('aé漢🙂\n"\\ \u2028'), max_size=6)
 # Not JSON objects: they pass byte for byte.
 foreign = st.sampled_from(
-    [b": keep-alive", b"data:", b"data: ", b"data: [DONE]", b"event: x\ndata: 1", b"data: {broken", b"", b"id: 7"]
+    [
+        b": keep-alive",
+        b"data:",
+        b"data: ",
+        b"data: [DONE]",
+        b"event: x\ndata: 1",
+        b"data: {broken",
+        b"",
+        b"id: 7",
+    ]
 )
 
 
@@ -49,7 +58,9 @@ def choice_event(index: int, text: str, finish_reason: str | None = None) -> byt
 @given(st.lists(st.one_of(foreign, texts.map(lambda text: choice_event(0, text))), max_size=6), st.data())
 def test_a_stream_without_readings_passes_byte_for_byte(events: list[bytes], data: st.DataObject) -> None:
     """Comments, empty data, [DONE], broken JSON and choices nothing is known of; also a rest without an end."""
-    body = b"".join(event + b"\n\n" for event in events) + data.draw(st.sampled_from([b"", b"data: {", b": x\n"]))
+    body = b"".join(event + b"\n\n" for event in events) + data.draw(
+        st.sampled_from([b"", b"data: {", b": x\n"])
+    )
     assert b"".join(fed(SseRewriter(collector()), data.draw(cut(body)))) == body
 
 
@@ -112,10 +123,14 @@ def test_a_chunk_without_choices_is_not_ours() -> None:
 def test_a_json_body_gets_its_readings_by_choice(said: list[str], data: st.DataObject) -> None:
     """Wherever it is cut, even inside a character; choices without readings and other fields stay."""
     documents = {index: document([float(index)]) for index in range(0, len(said), 2)}
-    content = {"id": "é", "choices": [{"index": i, "text": t} for i, t in enumerate(said)], "usage": {"n": 1}}
+    content: dict[str, Any] = {
+        "id": "é",
+        "choices": [{"index": i, "text": t} for i, t in enumerate(said)],
+        "usage": {"n": 1},
+    }
     *early, body = fed(JsonRewriter(collector(documents)), data.draw(cut(orjson.dumps(content))))
     assert b"".join(early) == b""
-    expected: dict[str, Any] = {**content, "choices": [dict(choice) for choice in content["choices"]]}  # type: ignore[attr-defined, call-overload]
+    expected: dict[str, Any] = {**content, "choices": [dict(choice) for choice in content["choices"]]}
     for index, readings in documents.items():
         expected["choices"][index][FIELD] = readings
     assert orjson.loads(body) == expected

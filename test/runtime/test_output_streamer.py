@@ -42,8 +42,8 @@ def reading(value: float) -> TokenReading:
     return TokenReading(value, 0.0, value + 0.25, value / 2)
 
 
-@given(st.lists(st.integers(0, 5), max_size=6), st.booleans())
-def test_every_token_is_sent_once_and_in_order(steps: list[int], lagging: bool) -> None:
+@given(steps=st.lists(st.integers(0, 5), max_size=6), lagging=st.booleans())
+def test_every_token_is_sent_once_and_in_order(steps: list[int], *, lagging: bool) -> None:
     """However many tokens go out at a time; a token whose reading is not there is null, not left out."""
     req, sent = Request(), {name: list[float | None]() for name in TOKEN_FIELDS}
     total = sum(steps)

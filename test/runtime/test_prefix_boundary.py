@@ -26,9 +26,7 @@ def request(prefix_len: int, session: Any = None) -> Any:
 
 
 def tree(page_size: int, *, swa: bool = False, mamba: bool = False) -> Any:
-    return SimpleNamespace(
-        page_size=page_size, supports_swa=lambda: swa, supports_mamba=lambda: mamba
-    )
+    return SimpleNamespace(page_size=page_size, supports_swa=lambda: swa, supports_mamba=lambda: mamba)
 
 
 @page_sizes
@@ -62,7 +60,7 @@ def test_no_hit_is_left_alone(page_size: int) -> None:
 @pytest.mark.parametrize(
     ("session", "swa", "mamba"), [(object(), False, False), (None, True, False), (None, False, True)]
 )
-def test_a_hit_that_cannot_be_shortened_is_left_alone(session: Any, swa: bool, mamba: bool) -> None:
+def test_a_hit_that_cannot_be_shortened_is_left_alone(session: Any, *, swa: bool, mamba: bool) -> None:
     """Sessions and caches with further state keep the whole hit."""
     req = request(32, session)
     give_back_boundary(req, tree(16, swa=swa, mamba=mamba))

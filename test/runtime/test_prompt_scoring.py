@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from sgl_entropic_kernels import reference
 VOCAB = 7
 SLOTS = 80
 ROWS = 8
-FLOAT32 = {"rtol": 1e-5, "atol": 1e-5}
+FLOAT32: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-5}
 # In the vocabulary, or a placeholder of an image: a hash far outside, or negative.
 token_ids = st.one_of(st.integers(0, VOCAB - 1), st.sampled_from([-1, VOCAB, 2**40, -(2**33)]))
 

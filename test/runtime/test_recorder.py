@@ -104,7 +104,7 @@ def test_a_record_holds_the_step() -> None:
     ("mixed", "extend", "kind"),
     [(False, False, "decode"), (False, True, "extend"), (True, False, "mixed")],
 )
-def test_the_kind_of_a_step(mixed: bool, extend: bool, kind: str) -> None:
+def test_the_kind_of_a_step(*, mixed: bool, extend: bool, kind: str) -> None:
     """A mixed batch is an extend to SGLang too."""
     outlet = Outlet()
     batch = batch_of([request("r")], mixed=mixed, extend=extend)

@@ -147,7 +147,7 @@ def test_a_rust_front_end_that_is_off_is_fine(
         ("", False),
     ],
 )
-def test_unset(value: Any, left_alone: bool) -> None:
+def test_unset(value: Any, *, left_alone: bool) -> None:
     assert unset(value) is left_alone
 
 
@@ -157,5 +157,5 @@ def test_a_field_that_is_not_there_is_unset() -> None:
 
 def test_no_problem_is_no_error() -> None:
     raise_if_any([])
-    with pytest.raises(UnsupportedError, match="^one; two$"):
+    with pytest.raises(UnsupportedError, match=r"^one; two$"):
         raise_if_any(["one", "two"])

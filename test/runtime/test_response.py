@@ -51,7 +51,7 @@ def test_parts_can_be_left_out() -> None:
     prompt = {PROMPT_FIELDS[0]: [None, 1.0], PROMPT_FIELDS[1]: [None, 2.0]}
     readings.add({**token_chunk(0, [0.5]), **prompt})
     readings.add({"summary": {"tokens": 1}})
-    tokens = dict.fromkeys(TOKEN_FIELDS, [0.5])
+    tokens = {name: [0.5] for name in TOKEN_FIELDS}
     assert readings.document() == {**tokens, **prompt, "summary": {"tokens": 1}}
     assert readings.document(with_prompt=False, with_summary=False) == tokens
     assert readings.document(with_prompt=False) == {**tokens, "summary": {"tokens": 1}}
@@ -70,5 +70,5 @@ def test_the_scheduler_s_lists_are_not_shared() -> None:
     first.add(chunk)
     second.add(chunk)
     first.add(token_chunk(1, [2.0]))
-    assert second.document() == dict.fromkeys(TOKEN_FIELDS, [1.0])
+    assert second.document() == {name: [1.0] for name in TOKEN_FIELDS}
     assert chunk == token_chunk(0, [1.0])

@@ -71,7 +71,7 @@ step_lists = st.lists(st.integers(1, 3), min_size=1, max_size=6)
 
 @pytest.mark.parametrize("incremental", [False, True])
 @given(steps=step_lists, data=st.data())
-def test_increments_add_up_to_the_whole(incremental: bool, steps: list[int], data: st.DataObject) -> None:
+def test_increments_add_up_to_the_whole(*, incremental: bool, steps: list[int], data: st.DataObject) -> None:
     """Whichever of the server's yields become an event: increments overlap nowhere and leave nothing out."""
     one, increments = collector(), []
     for number, document in enumerate(yielded(steps, incremental=incremental)):

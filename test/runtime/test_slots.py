@@ -58,8 +58,7 @@ def test_prompt_readings_judge_each_token_by_its_predecessor(slots: list[int]) -
     readings = store.prompt_readings(torch.tensor(slots))
     expected_surprisal = [float(store.surprisal_nats[slot]) for slot in slots]
     expected_entropy = [math.nan]
-    for slot in slots[:-1]:
-        expected_entropy.append(float(store.entropy_nats[slot]))
+    expected_entropy += [float(store.entropy_nats[slot]) for slot in slots[:-1]]
     assert readings.shape == (2, len(slots))
     np.testing.assert_array_equal(readings.numpy(), np.array([expected_surprisal, expected_entropy]))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +26,7 @@ from sgl_entropic_kernels import reference
 VOCAB = 5
 SLOTS = 64
 ROWS = 6
-FLOAT32 = {"rtol": 1e-5, "atol": 1e-5}
+FLOAT32: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-5}
 GREEDY = SimpleNamespace(
     is_all_greedy=True,
     grammars=None,
@@ -102,7 +103,7 @@ def test_a_request_leaves_the_truth_in_its_slots(data: st.DataObject) -> None:
     slots = (generator.permutation(SLOTS - 1) + 1)[: len(tokens)].tolist()
     telemetry, before, row = make_telemetry(), make_telemetry(), 3
     req = request(tokens[:prompt], prompt)
-    for begin, end in zip(cuts, cuts[1:], strict=False):
+    for begin, end in itertools.pairwise(cuts):
         req.extend_end = end
         forward = forward_batch([end - begin], slots[begin:end], [row], tokens[begin:end])
         with telemetry.step(batch_of([req])):
@@ -132,7 +133,9 @@ def test_a_request_leaves_the_truth_in_its_slots(data: st.DataObject) -> None:
 def test_readings_of_sampled_tokens() -> None:
     """Entropy, varentropy, surprisal and sampled entropy by row; a broken row and an illegal token are unknown."""
     telemetry = make_telemetry()
-    logits = torch.tensor([[0.0, 1.0, 2.0, 3.0, 4.0], [0.0, math.nan, 0.0, 0.0, 0.0], [0.0, -math.inf, 0, 0, 0]])
+    logits = torch.tensor(
+        [[0.0, 1.0, 2.0, 3.0, 4.0], [0.0, math.nan, 0.0, 0.0, 0.0], [0.0, -math.inf, 0, 0, 0]]
+    )
     readings = sample(telemetry, forward_batch([], [1, 2, 3], [0, 1, 2], []), logits, [2, 0, 1], None)
     truth = reference.one_row(logits[0].tolist())
     nothing = [math.nan] * 4
@@ -221,9 +224,14 @@ def test_forget_unscored_leaves_a_scored_batch_and_a_decode_alone() -> None:
 def test_the_context_lasts_for_one_step() -> None:
     """Also when the step fails: the next one must not see its rows."""
     telemetry = make_telemetry()
-    with pytest.raises(RuntimeError), telemetry.step(batch_of([request([1], 1)])):
-        assert isinstance(telemetry.context, StepContext)
-        raise RuntimeError
+
+    def failing_step() -> None:
+        with telemetry.step(batch_of([request([1], 1)])):
+            assert isinstance(telemetry.context, StepContext)
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        failing_step()
     assert telemetry.context is None
     with telemetry.step(batch_of([request([1], 1)], extend=False)):
         assert telemetry.context is None
