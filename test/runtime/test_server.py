@@ -15,6 +15,7 @@ from sgl_entropic.runtime import server
 
 NAME = default_model().name
 DEFAULT = "/cache/default"
+SERVED = ["--served-model-name", NAME]
 
 
 @pytest.fixture(autouse=True)
@@ -38,14 +39,26 @@ def catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--model-path=org/m"], ["--model-path=org/m"]),
         (["--model", "/a/b=c", "--port", "1"], ["--model", "/a/b=c", "--port", "1"]),
         (["--model=/a/b=c"], ["--model=/a/b=c"]),
-        (["--model-path", NAME, "--port", "1"], ["--model-path", DEFAULT, "--port", "1"]),
-        (["--port", "1", f"--model-path={NAME}"], ["--port", "1", f"--model-path={DEFAULT}"]),
-        (["--port=1", "--model", NAME], ["--port=1", "--model", DEFAULT]),
-        ([f"--model={NAME}", "--port=1"], [f"--model={DEFAULT}", "--port=1"]),
+        (["--model-path", NAME, "--port", "1"], ["--model-path", DEFAULT, "--port", "1", *SERVED]),
+        (["--port", "1", f"--model-path={NAME}"], ["--port", "1", f"--model-path={DEFAULT}", *SERVED]),
+        (["--port=1", "--model", NAME], ["--port=1", "--model", DEFAULT, *SERVED]),
+        ([f"--model={NAME}", "--port=1"], [f"--model={DEFAULT}", "--port=1", *SERVED]),
         (["--config", "c.yaml"], ["--config", "c.yaml"]),
         (["--config=c.yaml"], ["--config=c.yaml"]),
-        (["--config", "c.yaml", "--model-path", NAME], ["--config", "c.yaml", "--model-path", DEFAULT]),
-        (["--model-path", NAME, "--config=c.yaml"], ["--model-path", DEFAULT, "--config=c.yaml"]),
+        (
+            ["--config", "c.yaml", "--model-path", NAME],
+            ["--config", "c.yaml", "--model-path", DEFAULT, *SERVED],
+        ),
+        (["--model-path", NAME, "--config=c.yaml"], ["--model-path", DEFAULT, "--config=c.yaml", *SERVED]),
+        (
+            ["--model-path", "m", "--model-path", NAME],
+            ["--model-path", "m", "--model-path", DEFAULT, *SERVED],
+        ),
+        (["--model-path", NAME, "--model-path", "m"], ["--model-path", NAME, "--model-path", "m"]),
+        (
+            ["--model-path", NAME, "--served-model-name", "x"],
+            ["--model-path", DEFAULT, "--served-model-name", "x"],
+        ),
         (["--port", "1", "--model-path"], ["--port", "1", "--model-path"]),
     ],
     ids=lambda items: " ".join(items) or "nothing",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import select
+import subprocess
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import orjson
@@ -40,6 +43,14 @@ def subscriber(context: zmq.Context[zmq.Socket[bytes]], endpoint: str) -> zmq.So
     socket.subscribe(TOPIC)
     socket.connect(endpoint)
     return socket
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    for _ in range(2000):
+        if condition():
+            return
+        time.sleep(0.01)
+    raise AssertionError("it did not come true")
 
 
 def until_subscribed(publisher: ZmqPublisher, socket: zmq.Socket[bytes]) -> None:
@@ -114,4 +125,77 @@ def test_an_endpoint_in_use_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"trace\.publish") as caught:
         ZmqPublisher(endpoint, 16, Counters())
     assert endpoint in str(caught.value)
-    first.release()
+    first.close()
+
+
+def test_a_gap_in_the_sequence_is_a_drop(endpoint: str, context: zmq.Context[zmq.Socket[bytes]]) -> None:
+    """A consumer can tell what it missed, also when the record never left the server's own queue."""
+    counters = Counters()
+    publisher = ZmqPublisher(endpoint, 16, counters)
+    socket = subscriber(context, endpoint)
+    until_subscribed(publisher, socket)
+    before, sent_before = publisher._offered, counters.publish_sent
+    accepted = {before + 1 + step for step in range(3000) if publisher.offer(record(step))}
+    wait_for(lambda: counters.publish_sent + counters.publish_dropped == before + 3000)
+    sent = counters.publish_sent - sent_before
+    sequence = [orjson.loads(socket.recv_multipart()[1])["sequence"] for _ in range(sent)]
+    assert sequence == sorted(set(sequence))
+    assert set(sequence) <= accepted
+    assert sent + counters.publish_dropped == 3000
+    socket.close()
+    publisher.close()
+
+
+def test_a_subscriber_that_dies_leaves_the_others_alone(
+    endpoint: str, context: zmq.Context[zmq.Socket[bytes]]
+) -> None:
+    """Killed in the middle of the stream; whoever stays misses nothing."""
+    counters = Counters()
+    publisher = ZmqPublisher(endpoint, 4096, counters)
+    socket = subscriber(context, endpoint)
+    until_subscribed(publisher, socket)
+    program = (
+        "import sys, zmq; s = zmq.Context().socket(zmq.SUB); s.subscribe(b''); s.connect(sys.argv[1])\n"
+        "while True: s.recv_multipart(); print(flush=True)"
+    )
+    steps = iter(range(1, 1001))
+    with subprocess.Popen([sys.executable, "-c", program, endpoint], stdout=subprocess.PIPE) as doomed:
+        for step in steps:
+            publisher.offer(record(step))
+            assert decode(socket.recv_multipart()[1]).step == step
+            if select.select([doomed.stdout], [], [], 0.02)[0]:
+                doomed.kill()
+                break
+    rest = list(steps)
+    assert rest, "the second subscriber never came"
+    for step in rest:
+        publisher.offer(record(step))
+        assert decode(socket.recv_multipart()[1]).step == step
+    wait_for(lambda: counters.publish_sent == publisher._offered)
+    assert counters.publish_dropped == 0
+    socket.close()
+    publisher.close()
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    ["tcp://nowhere.invalid:5555", "http://x", "ipc:///no/such/s", "tcp://", ""],
+)
+def test_an_endpoint_that_cannot_be_bound_is_refused(endpoint: str) -> None:
+    """Whatever ZeroMQ says against it."""
+    with pytest.raises(ConfigError, match=r"trace\.publish") as caught:
+        ZmqPublisher(endpoint, 16, Counters())
+    assert repr(endpoint) in str(caught.value)
+
+
+def test_an_ipv6_endpoint_is_taken_for_one() -> None:
+    """ZeroMQ has to be told; whether this machine has the address is another question."""
+    with zmq.Context() as context, context.socket(zmq.PUB) as plain:
+        assert plain.getsockopt(zmq.IPV6) == 0
+    try:
+        publisher = ZmqPublisher(f"tcp://[::1]:{free_port()}", 16, Counters())
+    except ConfigError as error:
+        assert "Cannot assign requested address" in str(error)  # noqa: PT017 -- the other outcome is below
+        return
+    assert publisher._socket.getsockopt(zmq.IPV6) == 1
+    publisher.close()

@@ -56,13 +56,39 @@ def test_numbers_that_json_lacks_are_null(value: float) -> None:
 
 def test_a_newer_version_is_refused_by_name() -> None:
     """A reader says which version it met."""
-    line = json.dumps({"schema": 2, "step": 1, "time_ns": 1, "kind": "decode", "rows": []})
+    line = json.dumps({"schema": 2, "steps": {}})  # whatever a newer version looks like
     with pytest.raises(RecordVersionError, match="schema 2"):
         decode(line)
 
 
-@pytest.mark.parametrize("line", ["[]", "{}", '{"kind": "header", "schema": 1}', "nonsense"])
-def test_what_is_no_record_is_refused(line: str) -> None:
+def test_fields_of_a_later_release_are_ignored() -> None:
+    """More may be written under the same version."""
+    record = StepRecord(1, 2, "decode", (RowRecord("r", 0, 1, 0.5, 0.1, 0.2, 0.4),))
+    content = json.loads(encode(record))
+    content["more"] = content["rows"][0]["more"] = 1
+    assert decode(json.dumps(content)) == record
+
+
+def test_a_request_id_that_is_no_text_is_spelled_out() -> None:
+    """JSON is UTF-8; a lone surrogate of a client's id has no form in it."""
+    record = StepRecord(1, 2, "decode", (RowRecord("a\ud800", 0, 1, 0.5, 0.1, 0.2, 0.4),))
+    assert decode(encode(record)).rows[0].rid == "a\\ud800"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[]",
+        "{}",
+        '{"kind": "header", "schema": 1}',
+        "nonsense",
+        '{"schema": 1, "rows": []}',
+        '{"schema": 1, "step": 1, "time_ns": 1, "kind": "decode", "rows": [{}]}',
+        '{"schema": 1, "step": 1, "time_ns": 1, "kind": "decode", "rows": 1}',
+        b"\xff",
+    ],
+)
+def test_what_is_no_record_is_refused(line: str | bytes) -> None:
     """A header line or anything else is a ValueError."""
     with pytest.raises(ValueError, match=r".+"):
         decode(line)

@@ -35,6 +35,8 @@ class Recorder:
     def record_prompt(self, req: Any, prompt: list[list[float | None]]) -> None:
         """Keep the prompt readings ``[2, n]`` of ``req`` for its response."""
         state_of(req).prompt = prompt
+        if self.metrics is not None:
+            self.metrics.publish(self.counters)
 
     def record_step(self, batch: Any, commits: Sequence[Any], readings: Sequence[TokenReading]) -> None:
         """Record one step: ``readings[i]`` belongs to ``batch.reqs[i]`` if ``commits[i]`` says that its token counts."""

@@ -30,21 +30,40 @@ def _with_model(argv: list[str]) -> list[str]:
     """Serve the default model when none is named; a name of the catalogue becomes its directory."""
     if any(item in ("-h", "--help") for item in argv):
         return ["--model-path", default_model().name, *argv]
-    for index, item in enumerate(argv):
-        name, separator, value = item.partition("=")
-        if name in ("--model-path", "--model"):
-            if separator:
-                return [*argv[:index], f"{name}={resolve_model_path(value)}", *argv[index + 1 :]]
-            if index + 1 < len(argv):
-                return [*argv[: index + 1], resolve_model_path(argv[index + 1]), *argv[index + 2 :]]
-            return argv
+    # Of a flag that is given twice the last one counts.
+    for index in reversed(range(len(argv))):
+        name, separator, value = argv[index].partition("=")
+        if name not in ("--model-path", "--model"):
+            continue
+        if separator:
+            return [
+                *argv[:index],
+                f"{name}={resolve_model_path(value)}",
+                *argv[index + 1 :],
+                *_served_as(value, argv),
+            ]
+        if index + 1 < len(argv):
+            value = argv[index + 1]
+            return [
+                *argv[: index + 1],
+                resolve_model_path(value),
+                *argv[index + 2 :],
+                *_served_as(value, argv),
+            ]
+        return argv
     if any(item.partition("=")[0] == "--config" for item in argv):
         # SGLang's own YAML file may name the model.
         return argv
-    extra = ["--model-path", resolve_model_path(None)]
-    if not any(item.partition("=")[0] == "--served-model-name" for item in argv):
-        extra += ["--served-model-name", default_model().name]
-    return [*extra, *argv]
+    return ["--model-path", resolve_model_path(None), *_served_as(default_model().name, argv), *argv]
+
+
+def _served_as(model: str, argv: list[str]) -> list[str]:
+    """A model of the catalogue is served under its name rather than under its directory's."""
+    if resolve_model_path(model) == model or any(
+        item.partition("=")[0] == "--served-model-name" for item in argv
+    ):
+        return []
+    return ["--served-model-name", model]
 
 
 def _run(argv: list[str]) -> None:

@@ -118,7 +118,7 @@ def _merge(manager: Any, meta_info: dict[str, Any], state: Any, chunks: list[dic
     document = readings.document(
         start=before if incremental else 0,
         with_prompt=first_prompt or not incremental,
-        with_summary=_summary_wanted(state.obj),
+        with_summary=readings.summary is not None and _summary_wanted(state.obj),
     )
     if document:
         meta_info[INFO_KEY] = document

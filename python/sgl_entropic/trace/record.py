@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 import orjson
@@ -39,6 +39,9 @@ class RowRecord:
     sampled_entropy_nats: float | None
 
 
+_ROW_FIELDS = tuple(field.name for field in fields(RowRecord))
+
+
 @dataclass(frozen=True, slots=True)
 class StepRecord:
     """What one step measured.
@@ -58,16 +61,18 @@ class StepRecord:
 
 def encode(record: StepRecord, **more: Any) -> bytes:
     """JSON of ``record`` in one line without its end; ``more`` adds fields. NaN and infinities become null."""
-    return orjson.dumps(
-        {
-            "schema": SCHEMA_VERSION,
-            **more,
-            "step": record.step,
-            "time_ns": record.time_ns,
-            "kind": record.kind,
-            "rows": record.rows,
-        }
-    )
+    content = {
+        "schema": SCHEMA_VERSION,
+        **more,
+        "step": record.step,
+        "time_ns": record.time_ns,
+        "kind": record.kind,
+        "rows": record.rows,
+    }
+    try:
+        return orjson.dumps(content)
+    except orjson.JSONEncodeError:  # a request id, chosen by a client, that is no Unicode text
+        return orjson.dumps({**content, "rows": [_with_printable_rid(row) for row in record.rows]})
 
 
 def decode(line: bytes | str) -> StepRecord:
@@ -78,10 +83,19 @@ def decode(line: bytes | str) -> StepRecord:
         ValueError: it is no step record.
     """
     content = orjson.loads(line)
-    if not isinstance(content, dict) or "rows" not in content:
-        raise ValueError("not a step record (a header line?)")
+    if not isinstance(content, dict):
+        raise ValueError(f"not a step record: {type(content).__name__}")  # noqa: TRY004 -- it is about the content of a line
     version = content.get("schema")
     if version != SCHEMA_VERSION:
         raise RecordVersionError(f"step record of schema {version!r}; this reader knows {SCHEMA_VERSION}")
-    rows = tuple(RowRecord(**row) for row in content["rows"])
-    return StepRecord(content["step"], content["time_ns"], content["kind"], rows)
+    if "rows" not in content:
+        raise ValueError("not a step record (a header line?)")
+    try:
+        rows = tuple(RowRecord(*(row[name] for name in _ROW_FIELDS)) for row in content["rows"])
+        return StepRecord(content["step"], content["time_ns"], content["kind"], rows)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"not a step record: {error!r}") from None
+
+
+def _with_printable_rid(row: RowRecord) -> RowRecord:
+    return replace(row, rid=row.rid.encode("utf-8", "backslashreplace").decode())

@@ -1,0 +1,97 @@
+"""Flags follow from the model: their names, their help, and what they take."""
+
+from __future__ import annotations
+
+import pytest
+
+from sgl_entropic.config import EntropicConfig, flag_specs, parse_flag_value, resolve
+from sgl_entropic.errors import ConfigError
+
+SPECS = {spec.dotted: spec for spec in flag_specs()}
+
+
+def test_names() -> None:
+    """Part of the interface; a leaf named ``enabled`` drops its name."""
+    assert {spec.dotted: spec.flag for spec in flag_specs()} == {
+        "telemetry.enabled": "--entropic-telemetry",
+        "telemetry.prompt_surprisal": "--entropic-telemetry-prompt-surprisal",
+        "telemetry.prompt_chunk_rows": "--entropic-telemetry-prompt-chunk-rows",
+        "trace.path": "--entropic-trace-path",
+        "trace.publish": "--entropic-trace-publish",
+        "trace.queue_records": "--entropic-trace-queue-records",
+        "cpu.threads": "--entropic-cpu-threads",
+        "cpu.kv_pool_mib": "--entropic-cpu-kv-pool-mib",
+    }
+
+
+@pytest.mark.parametrize("dotted", sorted(SPECS))
+def test_the_help_says_range_and_default(dotted: str) -> None:
+    spec = SPECS[dotted]
+    section, _, name = dotted.partition(".")
+    default = getattr(getattr(EntropicConfig(), section), name)
+    written = {True: "on", False: "off", None: "none"}.get(default, str(default))
+    assert spec.accepted in spec.help
+    assert spec.help.endswith(f"Default: {written}.")
+    assert "\n" not in spec.help
+    # The default, written as the help writes it, is the default.
+    assert (
+        resolve(
+            None, {dotted: parse_flag_value(spec, written)} if default is not None or spec.nullable else {}
+        )
+        == EntropicConfig()
+    )
+
+
+@pytest.mark.parametrize(
+    ("dotted", "text", "value"),
+    [
+        ("telemetry.enabled", "OFF", False),
+        ("telemetry.prompt_chunk_rows", "+16", 16),
+        ("telemetry.prompt_chunk_rows", "0016", 16),
+        ("trace.path", "none", None),
+        ("trace.path", "./none", "./none"),
+        ("trace.publish", "None", None),
+        ("trace.publish", "tcp://*:5555", "tcp://*:5555"),
+        ("cpu.threads", "none", None),
+        ("cpu.kv_pool_mib", "1048576", 1_048_576),
+    ],
+)
+def test_accepted(dotted: str, text: str, value: object) -> None:
+    assert parse_flag_value(SPECS[dotted], text) == value
+
+
+@pytest.mark.parametrize(
+    ("dotted", "text"),
+    [
+        ("telemetry.enabled", ""),
+        ("telemetry.enabled", "1"),
+        ("telemetry.enabled", "yes"),
+        ("telemetry.enabled", "none"),
+        ("telemetry.prompt_chunk_rows", "none"),
+        ("telemetry.prompt_chunk_rows", "15"),
+        ("telemetry.prompt_chunk_rows", "8193"),
+        ("telemetry.prompt_chunk_rows", "1e3"),
+        ("telemetry.prompt_chunk_rows", "64.0"),
+        ("telemetry.prompt_chunk_rows", " 64"),
+        ("telemetry.prompt_chunk_rows", "\uff16\uff14"),
+        ("trace.queue_records", "-16"),
+        ("trace.queue_records", "1000001"),
+        ("cpu.threads", "0"),
+        ("cpu.threads", "nan"),
+        ("cpu.threads", "9" * 5000),
+        ("cpu.kv_pool_mib", "63"),
+        ("cpu.kv_pool_mib", "1GiB"),
+        ("trace.path", ""),
+        ("trace.path", "\udcff"),
+        ("trace.publish", "5555"),
+    ],
+)
+def test_refused(dotted: str, text: str) -> None:
+    """Flag, key, value and what is accepted; one line, printable."""
+    with pytest.raises(ConfigError) as caught:
+        parse_flag_value(SPECS[dotted], text)
+    message = str(caught.value)
+    for word in (SPECS[dotted].flag, f"{dotted} = ", repr(text).strip("'")[:20], SPECS[dotted].accepted):
+        assert word in message
+    assert "\n" not in message
+    message.encode()
