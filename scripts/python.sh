@@ -6,7 +6,8 @@ usage() {
   cat <<'TEXT'
 usage: scripts/python.sh [python arguments]
 
-  scripts/python.sh -m sgl_entropic.models           models that can be had without a hub
+  scripts/python.sh -m sgl_entropic.models list      models that can be had without a hub; also: fetch, path, verify, remove
+  scripts/python.sh -m pre_commit install            the instant checks at every commit of this clone
   scripts/python.sh benchmark/NAME.py                a benchmark
 TEXT
 }

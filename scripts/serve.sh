@@ -14,7 +14,8 @@ python -m sglang.launch_server are accepted, and --entropic-* beside them.
   scripts/serve.sh --model-path DIR --port 8000
   scripts/serve.sh --entropic-trace-path trace.jsonl
 
-Variables: SGLANG_ENTROPIC_VENV_ROOT (where the environment is kept), SGLANG_ENTROPIC_PYTHON (the Python to build it with).
+Variables: SGLANG_ENTROPIC_VENV_ROOT (where the environment is kept), SGLANG_ENTROPIC_PYTHON (the Python to build it with),
+SGLANG_ENTROPIC_CACHE (where models are kept), HF_HUB_OFFLINE (set to 1 for a local model unless it is set).
 TEXT
 }
 

@@ -12,7 +12,8 @@ Without arguments: scripts/check.sh, then every test. With arguments: pytest wit
   scripts/test.sh -m "not e2e"           without the tests that start a server
   scripts/test.sh test/trace -k sink     some
 
-Variables: SGLANG_ENTROPIC_VENV_ROOT (where the environment is kept), SGLANG_ENTROPIC_PYTHON (the Python to build it with).
+Variables: SGLANG_ENTROPIC_VENV_ROOT (where the environment is kept), SGLANG_ENTROPIC_PYTHON (the Python to build it with),
+SGLANG_ENTROPIC_CACHE (where models are kept), HF_HUB_OFFLINE (set to 1 unless it is set).
 TEXT
 }
 

@@ -25,14 +25,14 @@ _CACHE = "SGLANG_ENTROPIC_CACHE"
 
 def asked(argv: Sequence[str] | None = None) -> bool:
     """Whether this process was asked to be entropic, by its parent or by its own command line."""
-    if _CONFIG in os.environ:
+    if os.environ.get(_CONFIG):
         return True
     return any(item.startswith(FLAG_PREFIX) for item in (sys.argv[1:] if argv is None else argv))
 
 
 def exported_config() -> str | None:
     """The configuration JSON that the launching process exported, or ``None``."""
-    return os.environ.get(_CONFIG)
+    return os.environ.get(_CONFIG) or None
 
 
 def export_config(config_json: str) -> None:

@@ -12,7 +12,10 @@
 
 CLONE="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)"
 VENV_ROOT="${SGLANG_ENTROPIC_VENV_ROOT:-${XDG_CACHE_HOME:-$HOME/.cache}/sgl_entropic/venvs}"
-NEED_GB=12 # measured: 11 GB, nearly all of it CUDA libraries that torch brings
+# Measured: 11 GB stay, nearly all of it CUDA libraries that torch brings. While pip works, its temporary files (the
+# wheels, about 3 GB) come on top.
+NEED_GB=15
+PROGRESS_S=15
 
 say() { printf 'sgl_entropic: %s\n' "$*" >&2; }
 
@@ -97,14 +100,47 @@ install_environment() {
   step "creating the environment $VENV" "$1" -m venv "$VENV"
   mkdir "$VENV/tmp"
   "$1" "$CLONE/scripts/lib/requirements.py" list >"$VENV/requirements.txt"
-  # pip unpacks gigabytes in the temporary directory: keep that on the disk that was checked.
-  local pip=(env "TMPDIR=$VENV/tmp" "$VENV/bin/python" -m pip)
-  step "upgrading pip" "${pip[@]}" install --upgrade pip
-  step "installing SGLang and the tools (11 GB; 5 minutes or more)" "${pip[@]}" install -r "$VENV/requirements.txt"
+  pip_step "upgrading pip" install --upgrade pip
+  pip_step "installing SGLang and the tools (11 GB; 5 minutes or more)" install -r "$VENV/requirements.txt"
   rm -rf "$VENV/tmp"
   touch "$VENV/.complete"
   say "installed $VENV; other directories in $VENV_ROOT are of older versions and may be deleted"
 }
+
+# pip_step WHAT ARGUMENTS...: run pip with its output in a log file, and tell now and then how far it is; stop if it
+# fails.
+pip_step() {
+  local what="$1" log="$VENV/install.log" ticker status=0
+  shift
+  say "$what; details in $log"
+  # The progress lines come from the background, pip runs in front: so an interrupt reaches pip. Without 9>&- the
+  # background would hold the lock for longer than the installation.
+  tell_progress "$BASHPID" 9>&- &
+  ticker=$!
+  # pip unpacks gigabytes in the temporary directory: keep that on the disk that was checked. It asks nothing, as no one
+  # would see the question.
+  env "TMPDIR=$VENV/tmp" "$VENV/bin/python" -m pip --no-input "$@" --progress-bar off >>"$log" 2>&1 || status=$?
+  kill "$ticker" 2>/dev/null || true
+  wait "$ticker" 2>/dev/null || true
+  ((status == 0)) && return
+  say "the last lines of $log:"
+  tail -n 20 "$log" | sed 's/^/  | /' >&2
+  fail "this step failed: $what
+  the command was: pip $*
+  pip's whole output: $log (until the next run, which starts this afresh)"
+}
+
+# tell_progress PID: a line every PROGRESS_S seconds for as long as process PID lives.
+tell_progress() {
+  local start="$SECONDS"
+  # The sleep may outlast this function, and must not keep a reader of the script's output waiting.
+  while sleep "$PROGRESS_S" >/dev/null 2>&1 && kill -0 "$1" 2>/dev/null; do
+    say "  $((SECONDS - start)) s: $(size_of "$VENV/lib") installed, $(size_of "$VENV/tmp") in pip's temporary files"
+  done
+}
+
+# pip moves and removes files while they are being counted.
+size_of() { { du -sh "$1" 2>/dev/null || true; } | cut -f 1; }
 
 check_disk() {
   local free_kb

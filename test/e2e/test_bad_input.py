@@ -143,6 +143,68 @@ def test_foreign_keys_pass(server: Server, custom: Any) -> None:
     assert httpx.post(server.url + "/generate", json=body, timeout=120).status_code == 200
 
 
+SMALL = {"max_new_tokens": 2}
+DEADLY: list[tuple[dict[str, Any], str]] = [
+    ({"text": "", "sampling_params": SMALL}, "1 token"),
+    ({"text": ["fine", ""], "sampling_params": SMALL}, "1 token"),
+    ({"input_ids": [1, 999_999], "sampling_params": SMALL}, "999999"),
+    ({"input_ids": [1, -2], "sampling_params": SMALL}, "-2"),
+    ({"text": "Hi", "sampling_params": {**SMALL, "top_k": 2**40}}, str(2**40)),
+    ({"text": "Hi", "sampling_params": {**SMALL, "n": 10**7}}, str(10**7)),
+    (
+        {"text": "Hi", "sampling_params": {**SMALL, "min_new_tokens": 1, "stop_token_ids": [10**9]}},
+        str(10**9),
+    ),
+    ({"text": "Hi", "sampling_params": SMALL, "return_logprob": True, "top_logprobs_num": 10**6}, "1000000"),
+    ({"text": "Hi", "sampling_params": SMALL, "positional_embed_overrides": 1}, "positional_embed_overrides"),
+]
+
+
+@pytest.mark.parametrize(("body", "named"), DEADLY, ids=range(len(DEADLY)))
+def test_what_ends_a_stock_scheduler_is_refused(server: Server, body: dict[str, Any], named: str) -> None:
+    """Each of these stops a stock server with all its requests; here it is a 400, also in a stream of errors."""
+    response = httpx.post(server.url + "/generate", json=body, timeout=120)
+    assert response.status_code == 400
+    assert named in response.text
+    streamed = httpx.post(server.url + "/generate", json={**body, "stream": True}, timeout=120)
+    assert named in streamed.text
+    assert server.alive()
+
+
+@pytest.mark.parametrize(
+    "route", ["/v1/responses", "/v1/messages", "/api/chat", "/api/generate", "/vertex_generate"]
+)
+@pytest.mark.parametrize(
+    "ask", [{"return_entropy": True}, {"custom_params": {"entropic": {}}}, {"return_entropi": True}]
+)
+def test_routes_without_readings_say_so(server: Server, route: str, ask: dict[str, Any]) -> None:
+    """Asking where nothing could be answered is an error that names the routes that answer."""
+    response = httpx.post(server.url + route, json={"model": "m", "parameters": {}, **ask}, timeout=120)
+    assert response.status_code == 400
+    assert "return_entropy" in response.text or "/generate" in response.text
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        {"return_surprisal": True},
+        {"return_entropy_nats": True},
+        {"sgl_entropic": {}},
+        {"extra_body": {"return_entropy": True}},
+        {"custom_params": {"returnEntropy": True}},
+        {"custom_params": {"sgl_entropic": {"return_entropy": True}}},
+        {"custom_params": {"mine": {"return_entropy": True}}},
+    ],
+)
+def test_near_misses(server: Server, model: str, ask: dict[str, Any]) -> None:
+    """What can only have meant us is refused instead of being ignored."""
+    response = httpx.post(
+        server.url + "/v1/chat/completions", json={**CHAT, "model": model, **ask}, timeout=120
+    )
+    assert response.status_code == 400
+    assert "entrop" in response.text
+
+
 def test_the_server_still_serves(server: Server) -> None:
     """After all of the above."""
     assert server.alive()

@@ -69,6 +69,16 @@ def assert_equals_oracle(oracle: Any, prompt: str, answer: dict[str, Any]) -> No
     )
 
 
+def assert_equals_oracle_prompt(oracle: Any, prompt_ids: list[int], answer: dict[str, Any]) -> None:
+    """Both readings of every prompt token but the first are the oracle's."""
+    truth, readings = oracle(prompt_ids), answer["meta_info"]["entropic"]
+    surprisal, entropy = (
+        np.array(readings[f"prompt_{name}_nats"], float) for name in ("surprisal", "entropy")
+    )
+    np.testing.assert_allclose(surprisal[1:], truth.surprisal_nats[1:], atol=TOLERANCE_NATS)
+    np.testing.assert_allclose(entropy[1:], truth.entropy_nats[1:], atol=TOLERANCE_NATS)
+
+
 def test_alone(server: Server, post: Callable[..., Any], oracle: Any) -> None:
     """One greedy request."""
     assert_equals_oracle(oracle, TEXTS[0], post(server, "/generate", body(TEXTS[0])))
@@ -81,7 +91,7 @@ def test_batch_of_mixed_lengths(server: Server, post: Callable[..., Any], oracle
         assert_equals_oracle(oracle, text, answer)
 
 
-@pytest.mark.parametrize("temperature", [0.7, 1.3])
+@pytest.mark.parametrize("temperature", [0.002, 0.7, 1.3])
 def test_sampled_with_temperature(
     server: Server, post: Callable[..., Any], oracle: Any, temperature: float
 ) -> None:
@@ -164,9 +174,28 @@ def test_second_turn_inherits_generated_tokens(server: Server, post: Callable[..
     del request["text"]
     second = post(server, "/generate", {**request, "input_ids": prompt_ids})
     assert second["meta_info"]["cached_tokens"] > len(first["output_ids"])
-    truth = oracle(prompt_ids)
-    surprisal = np.array(second["meta_info"]["entropic"]["prompt_surprisal_nats"], float)
-    np.testing.assert_allclose(surprisal[1:], truth.surprisal_nats[1:], atol=TOLERANCE_NATS)
+    assert_equals_oracle_prompt(oracle, prompt_ids, second)
+
+
+@pytest.mark.parametrize("before", ["n=2", "prompt only"])
+def test_a_prompt_cached_by_a_pass_that_sampled_nothing(
+    server: Server, post: Callable[..., Any], oracle: Any, before: str
+) -> None:
+    """SGLang prefills once for n choices, without sampling: what it leaves in the cache has no hole."""
+    text = f"The bridge over the river was closed in winter ({before}), so the children"
+    if before == "n=2":
+        first = post(server, "/generate", body(text, 4, n=2, temperature=1.0))[0]
+    else:
+        post(server, "/generate", body(text, 0))
+        first = post(server, "/generate", body(text, 4))
+    prompt_ids = (
+        oracle.tokenizer(text)["input_ids"] + first["output_ids"] + oracle.tokenizer(" and then")["input_ids"]
+    )
+    request = body(None)
+    del request["text"]
+    second = post(server, "/generate", {**request, "input_ids": prompt_ids})
+    assert second["meta_info"]["cached_tokens"] >= len(oracle.tokenizer(text)["input_ids"])
+    assert_equals_oracle_prompt(oracle, prompt_ids, second)
 
 
 def test_prompt_only(server: Server, post: Callable[..., Any], oracle: Any) -> None:

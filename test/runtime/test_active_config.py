@@ -41,7 +41,7 @@ def test_it_is_read_once() -> None:
     assert active_config().cpu.threads == 7
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"telemetri": {}}'])
+@pytest.mark.parametrize("text", ["{", "[]", '{"telemetri": {}}'])
 def test_a_broken_export_is_an_error_and_not_the_defaults(text: str) -> None:
     activation.export_config(text)
     with pytest.raises(ConfigError):

@@ -97,7 +97,7 @@ def test_a_huge_body_arrives_whole() -> None:
 
 
 @on_every_route
-@pytest.mark.parametrize("body", [b"[]", b"null", b'"return_entropy"', b" 7", b"\xff\xfe"])
+@pytest.mark.parametrize("body", [b"[]", b"null", b'"return_entropy"', b" 7", b"-1"])
 def test_a_body_that_is_no_object_is_refused(route: str, body: bytes) -> None:
     server = Server()
     response = server.ask(route, content=body)

@@ -60,6 +60,9 @@ class Telemetry:
         self.log.append(("after", token_ids, context))
         return DeviceReadings(self.recorder, None)
 
+    def settle_unsampled(self, batch: Any, logits: Any, context: Any) -> None:
+        self.log.append(("settle", context))
+
     def prompt_readings(self, batch: Any, context: Any) -> dict[int, torch.Tensor]:
         self.log.append(("prompts", context))
         return self.prompts
@@ -138,7 +141,7 @@ def test_prompts_of_a_batch_that_samples_nothing(
     result = SimpleNamespace(logits_output=logits_output())
     batch = SimpleNamespace(is_prefill_only=True)
     assert around_forward_batch_generation(lambda *args: result, "worker", batch) is result
-    assert log == [("prompts", CONTEXT)]
+    assert log == [("settle", CONTEXT), ("prompts", CONTEXT)]
     readings = result.logits_output.auxiliary_device_output
     assert (None if readings is None else readings.prompts) == (prompts or None)
 

@@ -38,6 +38,7 @@ def sampling(
             "acc_scaling_penalties": None,
             "penalizer_orchestrator": None,
             "has_custom_logit_processor": False,
+            "has_watermark_candidates": False,
             **more,
         },
     )
@@ -76,6 +77,17 @@ def test_entropy_of_logits_at_a_temperature(batch: tuple[torch.Tensor, list[floa
     assert torch.equal(logits, before)
 
 
+@pytest.mark.parametrize("temperature", [1e-6, 1e-4, 1e-2, 1.0])
+def test_ties_stay_ties_however_low_the_temperature(temperature: float) -> None:
+    """Three equal logits far from zero: the entropy is ln 3 at any temperature."""
+    logits = torch.tensor([[30.0, 30.0, 30.0, 1.0, -5.0]])
+    statistics = row_statistics(logits)
+    probs = torch.softmax(logits / temperature, dim=-1)
+    relative = logits - statistics.max_logit.unsqueeze(1)
+    entropy = entropy_of_probabilities(probs, (relative, statistics), sampling([temperature], [1 << 30]))
+    assert entropy.item() == pytest.approx(math.log(3), abs=1e-5)
+
+
 @given(batches(masked=False))
 def test_entropy_of_probabilities_is_that_of_their_logits(
     batch: tuple[torch.Tensor, list[float], list[int]],
@@ -84,7 +96,9 @@ def test_entropy_of_probabilities_is_that_of_their_logits(
     logits, temperatures, top_ks = batch
     info = sampling(temperatures, top_ks)
     probs = torch.softmax(logits / info.temperatures, dim=-1)
-    entropy = entropy_of_probabilities(probs, (logits, row_statistics(logits)), info)
+    statistics = row_statistics(logits)
+    relative = logits - statistics.max_logit.unsqueeze(1)
+    entropy = entropy_of_probabilities(probs, (relative, statistics), info)
     np.testing.assert_allclose(entropy.numpy(), truth(logits, temperatures, top_ks), rtol=1e-4, atol=1e-4)
     assert (entropy >= 0).all()
 
@@ -116,6 +130,7 @@ def test_only_the_temperature_leaves_the_logits_as_they_are() -> None:
         {"acc_scaling_penalties": torch.ones(1, 5)},
         {"penalizer_orchestrator": SimpleNamespace(is_required=True)},
         {"has_custom_logit_processor": True},
+        {"has_watermark_candidates": True},
     ],
     ids=lambda rewriting: next(iter(rewriting)),
 )

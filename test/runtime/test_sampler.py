@@ -29,6 +29,7 @@ def sampling(*, greedy: bool = False, custom: bool = False) -> Any:
         acc_scaling_penalties=None,
         penalizer_orchestrator=None,
         has_custom_logit_processor=custom,
+        has_watermark_candidates=False,
     )
 
 
@@ -36,7 +37,9 @@ def sampling(*, greedy: bool = False, custom: bool = False) -> Any:
 def telemetry(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Telemetry in the middle of a sampling step."""
     logits = torch.tensor(LOGITS)
-    made = SimpleNamespace(sampled_entropy=None, own=(logits, row_statistics(logits)))
+    made = SimpleNamespace(
+        sampled_entropy=None, own=(logits - logits.amax(-1, keepdim=True), row_statistics(logits))
+    )
     monkeypatch.setattr(module, "installed", lambda: made)
     return made
 

@@ -44,12 +44,12 @@ def catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--port=1", "--model", NAME], ["--port=1", "--model", DEFAULT, *SERVED]),
         ([f"--model={NAME}", "--port=1"], [f"--model={DEFAULT}", "--port=1", *SERVED]),
         (["--config", "c.yaml"], ["--config", "c.yaml"]),
-        (["--config=c.yaml"], ["--config=c.yaml"]),
+        (["--config=c.yaml"], ["--config", "c.yaml"]),
         (
             ["--config", "c.yaml", "--model-path", NAME],
             ["--config", "c.yaml", "--model-path", DEFAULT, *SERVED],
         ),
-        (["--model-path", NAME, "--config=c.yaml"], ["--model-path", DEFAULT, "--config=c.yaml", *SERVED]),
+        (["--model-path", NAME, "--config=c.yaml"], ["--model-path", DEFAULT, "--config", "c.yaml", *SERVED]),
         (
             ["--model-path", "m", "--model-path", NAME],
             ["--model-path", "m", "--model-path", DEFAULT, *SERVED],

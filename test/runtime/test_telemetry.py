@@ -35,6 +35,7 @@ GREEDY = SimpleNamespace(
     acc_scaling_penalties=None,
     penalizer_orchestrator=None,
     has_custom_logit_processor=False,
+    has_watermark_candidates=False,
     temperatures=torch.ones(ROWS, 1),
     top_ks=torch.ones(ROWS, dtype=torch.int32),
 )

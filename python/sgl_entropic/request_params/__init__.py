@@ -18,6 +18,7 @@ from sgl_entropic.request_params.parameters import (
     RequestParams,
 )
 from sgl_entropic.request_params.parse import MAX_KEYS, parse_custom_params, parse_top_level
+from sgl_entropic.request_params.spelling import check_top_level_keys
 
 __all__ = [
     "MAX_ITEMS",
@@ -29,6 +30,7 @@ __all__ = [
     "TOP_LEVEL",
     "Parameter",
     "RequestParams",
+    "check_top_level_keys",
     "parse_custom_params",
     "parse_top_level",
 ]

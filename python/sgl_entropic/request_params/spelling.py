@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
 
 from sgl_entropic.errors import RequestParameterError
@@ -12,6 +13,8 @@ from sgl_entropic.request_params.parameters import BY_NAME, PARAMETERS_KEY, TOP_
 # difflib ratio: "entropc" and "entropik" are above it, "entropy" is a word of its own. No field of SGLang's request
 # bodies comes nearer than 0.72 to a name of ours.
 _MISSPELT = 0.85
+_OUR_NAMES = ("sgl_entropic", "sglang_entropic", "sgl-entropic")
+_ASKING = re.compile(r"return_?\w*(entrop|surprisal)")
 _MAX_SPELLED = 256  # keys of a body that are compared with ours; no honest body has more
 
 
@@ -24,8 +27,12 @@ def check_custom_params_key(key: str, value: object) -> None:
     folded = key.casefold()
     if folded.startswith(PARAMETERS_KEY) or closest(folded, (PARAMETERS_KEY,), _MISSPELT):
         raise unknown(f"custom_params key {shown(key)}", value, PARAMETERS_KEY)
-    if folded in BY_NAME:
-        raise misplaced(f"custom_params key {shown(key)}", value, folded)
+    if folded in _OUR_NAMES:
+        raise unknown(f"custom_params key {shown(key)}", value, PARAMETERS_KEY)
+    if meant := closest(folded, tuple(BY_NAME), _MISSPELT):
+        raise misplaced(f"custom_params key {shown(key)}", value, meant)
+    if _asks(value):
+        raise unknown(f"custom_params key {shown(key)}", value, PARAMETERS_KEY)
 
 
 def check_top_level_keys(body: Mapping[str, object]) -> None:
@@ -41,6 +48,11 @@ def check_top_level_keys(body: Mapping[str, object]) -> None:
             _check_top_level_key(key, value)
 
 
+def _asks(value: object) -> bool:
+    """Whether ``value`` is an object that holds a name of ours."""
+    return isinstance(value, Mapping) and any(name in value for name in (*BY_NAME, PARAMETERS_KEY))
+
+
 def closest(key: object, names: tuple[str, ...], cutoff: float = 0.6) -> str | None:
     """The one of ``names`` that ``key`` may have meant; long keys are not looked at, the comparison is quadratic."""
     if not isinstance(key, str) or len(key) > 2 * max(map(len, names)):
@@ -50,7 +62,7 @@ def closest(key: object, names: tuple[str, ...], cutoff: float = 0.6) -> str | N
 
 def _check_top_level_key(key: object, value: object) -> None:
     folded = key.casefold() if isinstance(key, str) else ""
-    if folded == PARAMETERS_KEY:
+    if folded == PARAMETERS_KEY or folded in _OUR_NAMES:
         raise RequestParameterError(
             f"{shown(key)} = {shown(value)} is not accepted at the top level; expected {PLACE}, an object with some of"
             f" the keys {KNOWN}"
@@ -65,4 +77,9 @@ def _check_top_level_key(key: object, value: object) -> None:
         raise RequestParameterError(
             f"unknown top-level key {shown(key)} = {shown(value)}; did you mean {meant!r}? expected some of"
             f" {', '.join(TOP_LEVEL)} (true or false) and custom_params (an object)"
+        )
+    if _ASKING.match(folded) or (key != "sampling_params" and _asks(value)):
+        raise RequestParameterError(
+            f"unknown top-level key {shown(key)} = {shown(value)}; expected some of {', '.join(TOP_LEVEL)} (true or"
+            f" false) at the top level, and {PLACE}, an object with some of the keys {KNOWN}"
         )

@@ -12,7 +12,14 @@ from typing import Any
 import orjson
 
 from sgl_entropic.errors import RequestParameterError
-from sgl_entropic.request_params import PARAMETERS_KEY, TOP_LEVEL, RequestParams, parse_top_level
+from sgl_entropic.request_params import (
+    PARAMETERS_KEY,
+    TOP_LEVEL,
+    RequestParams,
+    check_top_level_keys,
+    parse_custom_params,
+    parse_top_level,
+)
 from sgl_entropic.runtime.active_config import active_config
 from sgl_entropic.runtime.openai_response import JsonRewriter, SseRewriter
 from sgl_entropic.runtime.response_collector import SCOPE_KEY, ResponseCollector
@@ -25,9 +32,10 @@ Send = Callable[[Message], Awaitable[None]]
 
 GENERATE_ROUTES = frozenset({"/generate"})
 OPENAI_ROUTES = frozenset({"/v1/completions", "/v1/chat/completions", "/invocations"})
-# A body that has none of these cannot ask for anything of ours. JSON can hide a name behind \u escapes: such a body is
-# still checked where the routes meet (tokenizer_manager.admit).
-_MENTIONS = (b"entropi", b"entropy", b"custom_params", b"prompt_surprisal")
+# Routes that generate, and have no place for readings in what they answer.
+SILENT_ROUTES = frozenset({"/v1/responses", "/v1/messages", "/api/chat", "/api/generate", "/vertex_generate"})
+# A body that has none of these cannot ask for anything of ours; JSON can hide a name behind \u escapes.
+_MENTIONS = (b"entropi", b"entropy", b"custom", b"surprisal", b"\\u")
 
 
 class EntropicMiddleware:
@@ -45,7 +53,7 @@ class EntropicMiddleware:
         if (
             scope["type"] != "http"
             or scope.get("method") not in ("POST", "PUT")
-            or not (openai or path in GENERATE_ROUTES)
+            or not (openai or path in GENERATE_ROUTES or path in SILENT_ROUTES)
         ):
             await self._app(scope, receive, send)
             return
@@ -57,6 +65,10 @@ class EntropicMiddleware:
             await self._app(scope, replay, send)
             return
         try:
+            if path in SILENT_ROUTES:
+                _refuse_asking(body, path)
+                await self._app(scope, replay, send)
+                return
             params = _checked(body, openai=openai)
         except RequestParameterError as error:
             await _refuse(send, str(error), openai=openai)
@@ -81,7 +93,28 @@ def _shows_anything(params: RequestParams) -> bool:
 
 def _may_be_an_object(body: bytes) -> bool:
     # Some of SGLang's routes answer a body that is valid JSON of another kind with an internal error.
-    return not body.strip() or body.lstrip()[:1] == b"{"
+    # Marks of byte order are left to the route.
+    start = body.lstrip()[:1]
+    return not start or start == b"{" or start[0] >= 0x80
+
+
+def _refuse_asking(body: bytes, path: str) -> None:
+    """Refuse readings where they could not be given, rather than ignore the asking."""
+    try:
+        content = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return
+    places = [content, content.get("parameters")] if isinstance(content, dict) else []
+    for place in places:
+        if isinstance(place, dict):
+            check_top_level_keys(place)
+            custom = place.get("custom_params")
+            named = [name for name in TOP_LEVEL if place.get(name) not in (None, False)]
+            if named or (isinstance(custom, dict) and PARAMETERS_KEY in custom):
+                raise RequestParameterError(
+                    f"{', '.join(named) or 'custom_params.entropic'}: {path} answers no readings; accepted routes:"
+                    f" {', '.join(sorted(GENERATE_ROUTES | OPENAI_ROUTES))}"
+                )
 
 
 async def _read_body(receive: Receive) -> tuple[bytes | None, Receive]:
@@ -115,7 +148,9 @@ def _checked(body: bytes, *, openai: bool) -> RequestParams | None:
     if openai:
         params = parse_top_level(content)
     else:
-        if isinstance(misplaced := content.get("custom_params"), dict) and PARAMETERS_KEY in misplaced:
+        if parse_custom_params(content.get("custom_params")) != RequestParams() or PARAMETERS_KEY in (
+            content.get("custom_params") or {}
+        ):
             raise RequestParameterError(
                 "custom_params.entropic is not read at the top level of this route; expected"
                 " sampling_params.custom_params.entropic"

@@ -31,6 +31,7 @@ def around_forward_batch_generation(
         result = original(worker, batch, *args, **kwargs)
     if batch.is_prefill_only and result.logits_output is not None:
         # Nothing is sampled, so the hook on sampling did not run.
+        telemetry.settle_unsampled(batch, result.logits_output.next_token_logits, context)
         prompts = telemetry.prompt_readings(batch, context)
         if prompts:
             _append(result.logits_output, DeviceReadings(telemetry.recorder, None, prompts))

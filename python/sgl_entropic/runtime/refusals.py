@@ -124,6 +124,10 @@ def refuse_combinations(server_args: Any, config: EntropicConfig) -> None:
         if config.telemetry.prompt_surprisal:
             rules += _SLOTS
     problems = explain(rules, server_args)
+    if config.trace.publish is not None and (getattr(server_args, "dp_size", 1) or 1) > 1:
+        problems.append(
+            "--entropic-trace-publish is not available with --dp-size > 1: every rank would bind the endpoint"
+        )
     if os.environ.get("SGLANG_RUST_SERVER", "0").lower() not in ("", "0", "false"):
         problems.append(
             "SGLANG_RUST_SERVER is not available with sgl_entropic: the Rust front end bypasses its checks"

@@ -19,6 +19,7 @@ def rewrites_logits(sampling_info: Any) -> bool:
         or sampling_info.acc_scaling_penalties is not None
         or (orchestrator and orchestrator.is_required)
         or sampling_info.has_custom_logit_processor
+        or sampling_info.has_watermark_candidates
     )
 
 
@@ -27,15 +28,12 @@ def entropy_of_probabilities(
 ) -> torch.Tensor:
     """Entropy in nats ``[B]`` of ``probs = softmax(logits / T)``, without another exponential or logarithm per entry.
 
-    With ``m = max z``: ``ln p = (z - m) / T + ln max p``, so ``H = -ln max p - (sum p z - m sum p) / T``. The sum of
-    the probabilities is not taken for 1, since its rounding would be multiplied by ``m / T``. Rows with infinite
-    logits come out as NaN.
+    ``own`` holds ``d = logits - max logits`` and their statistics. With ``ln p = d / T + ln max p`` the entropy is
+    ``-ln max p - sum p d / T``. Rows with infinite logits come out as NaN.
     """
-    logits, statistics = own
-    largest = probs.amax(dim=-1)
-    moment = torch.linalg.vecdot(probs, logits.to(probs.dtype))
-    moment -= statistics.max_logit * probs.sum(dim=-1)
-    entropy = -(largest.log() + moment / sampling_info.temperatures.view(-1))
+    relative, _ = own
+    moment = torch.linalg.vecdot(probs, relative.to(probs.dtype))
+    entropy = -(probs.amax(dim=-1).log() + moment / sampling_info.temperatures.view(-1))
     return torch.where(sampling_info.top_ks == 1, 0.0, entropy.clamp(min=0.0))
 
 

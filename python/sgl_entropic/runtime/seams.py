@@ -168,6 +168,15 @@ SEAMS: tuple[Seam, ...] = (
         "a validation hook for custom_params",
     ),
     Seam(
+        "sglang.srt.managers.tokenizer_manager.TokenizerManager._validate_one_request",
+        ("self", "obj", "input_ids"),
+        Mechanism.AROUND,
+        _HERE + "request_guard.around_validate_one_request",
+        "requests that would end the scheduler process are refused instead",
+        ("main",),
+        "SGLang checks token ids and integer ranges itself",
+    ),
+    Seam(
         "sglang.srt.managers.tokenizer_manager.TokenizerManager.update_request_meta_info",
         ("self", "meta_info", "state", "customized_info", "index", "finish_reason"),
         Mechanism.AROUND,
@@ -268,6 +277,7 @@ SEAMS: tuple[Seam, ...] = (
             "acc_scaling_penalties",
             "penalizer_orchestrator",
             "has_custom_logit_processor",
+            "has_watermark_candidates",
         ),
         Mechanism.FIELDS,
         "",

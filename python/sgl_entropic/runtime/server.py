@@ -30,6 +30,10 @@ def _with_model(argv: list[str]) -> list[str]:
     """Serve the default model when none is named; a name of the catalogue becomes its directory."""
     if any(item in ("-h", "--help") for item in argv):
         return ["--model-path", default_model().name, *argv]
+    # SGLang reads its own file only where the flag stands alone.
+    argv = [
+        part for item in argv for part in (item.split("=", 1) if item.startswith("--config=") else [item])
+    ]
     # Of a flag that is given twice the last one counts.
     for index in reversed(range(len(argv))):
         name, separator, value = argv[index].partition("=")
@@ -51,7 +55,7 @@ def _with_model(argv: list[str]) -> list[str]:
                 *_served_as(value, argv),
             ]
         return argv
-    if any(item.partition("=")[0] == "--config" for item in argv):
+    if "--config" in argv:
         # SGLang's own YAML file may name the model.
         return argv
     return ["--model-path", resolve_model_path(None), *_served_as(default_model().name, argv), *argv]

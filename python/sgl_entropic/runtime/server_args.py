@@ -13,6 +13,7 @@ from sgl_entropic.runtime.active_config import active_config
 from sgl_entropic.runtime.cpu_refusals import refuse_on_cpu
 from sgl_entropic.runtime.refusals import refuse_combinations
 from sgl_entropic.runtime.seams import verify
+from sgl_entropic.runtime.start_probes import probe_outlets, probe_port
 
 _CONFIG_DEST = "entropic_config"
 
@@ -73,6 +74,9 @@ def around_from_cli_args(original: Callable[..., Any], cls: type, namespace: arg
             # An idle scheduler that polls takes a whole core from everybody else on the machine.
             namespace.sleep_on_idle = True
         refuse_combinations(namespace, config)
+        probe_outlets(config)
+        if (getattr(namespace, "node_rank", 0) or 0) == 0:
+            probe_port(namespace.host, namespace.port)
     except EntropicError as error:
         # Said here and not by a traceback, whichever command started SGLang.
         raise SystemExit(f"sgl_entropic: {error}") from None

@@ -122,13 +122,31 @@ class Telemetry:
         store.pending_surprisal_nats[forward_batch.req_pool_indices[: len(lens)]] = unknown
         self.counters.unscored_prompt_tokens += sum(lens)
 
+    def settle_unsampled(self, batch: Any, logits: torch.Tensor | None, context: StepContext | None) -> None:
+        """Entropy after the last new tokens of a ``ScheduleBatch`` that samples nothing; ``logits`` [B, V] follow them."""
+        if (
+            self.store is None
+            or context is None
+            or logits is None
+            or logits.shape[0] != len(batch.extend_lens)
+        ):
+            return
+        ends = torch.tensor(list(accumulate(batch.extend_lens)), device=logits.device)
+        statistics = row_statistics(logits)
+        entropy = torch.where(statistics.valid, statistics.entropy_nats, float("nan"))
+        self.store.entropy_nats[batch.out_cache_loc[ends - 1]] = entropy
+
     def before_sampling(self, logits: torch.Tensor, sampling_info: Any) -> None:
         """Take the statistics of the model's own distribution while ``logits`` [B, V] are still untouched."""
         self.sampled_entropy = None
         untouched = sampling_info.is_all_greedy and not rewrites_logits(sampling_info)
         # Sampling writes over the logits. The copy has no -inf, so that products with a probability of 0 stay 0.
-        own = logits if untouched else logits.clamp(min=_ILLEGAL_LOGIT)
-        self.own = own, row_statistics(logits)
+        statistics = row_statistics(logits)
+        if not untouched:
+            # Relative to the largest one, so that products with it lose no digits however low the temperature.
+            logits = (logits - statistics.max_logit.unsqueeze(1)).clamp_(min=_ILLEGAL_LOGIT)
+            statistics = statistics._replace(max_logit=torch.zeros_like(statistics.max_logit))
+        self.own = logits, statistics
 
     def after_sampling(
         self, forward_batch: Any, token_ids: torch.Tensor, context: StepContext | None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ from sgl_entropic.config import EntropicConfig
 from sgl_entropic.errors import RequestParameterError
 from sgl_entropic.request_params import PARAMETERS_KEY, RequestParams, parse_custom_params
 from sgl_entropic.runtime.active_config import active_config
+from sgl_entropic.runtime.request_guard import check_sampling
 from sgl_entropic.runtime.response import INFO_KEY, ResponseReadings
 from sgl_entropic.runtime.response_collector import collector_of
 
@@ -53,6 +55,10 @@ def admit(obj: Any, top_level: RequestParams | None) -> None:
     asked = top_level or RequestParams()
     if obj.return_entropy is True:
         asked = asked.merged(RequestParams(return_entropy=True))
+    if asked.return_prompt_surprisal and obj.input_embeds is not None:
+        raise RequestParameterError(
+            "return_prompt_surprisal=true is not available with input_embeds: they are no tokens"
+        )
     params = obj.sampling_params
     if isinstance(params, list):
         obj.sampling_params = [_admit_one(one, asked) for one in params]
@@ -66,6 +72,12 @@ def _admit_one(sampling_params: Any, asked: RequestParams) -> Any:
     own = dict(sampling_params or {})
     wanted = parse_custom_params(own.get("custom_params")).merged(asked)
     require_available(wanted, active_config())
+    # Before SGLang makes n requests of this one.
+    check_sampling(own, sys.maxsize)
+    if (own.get("beam_width") or 1) != 1 and (wanted.return_entropy or wanted.return_prompt_surprisal):
+        raise RequestParameterError(
+            "readings are not available with beam_width > 1; accepted: beam_width 1, or no readings"
+        )
     if wanted != RequestParams():
         own["custom_params"] = {**(own.get("custom_params") or {}), PARAMETERS_KEY: wanted.to_custom_params()}
         return own
@@ -74,8 +86,9 @@ def _admit_one(sampling_params: Any, asked: RequestParams) -> Any:
 
 def require_available(wanted: RequestParams, config: EntropicConfig) -> None:
     """Refuse what this server has switched off."""
-    if wanted.return_entropy and not config.telemetry.enabled:
-        msg = "return_entropy=true is not available: this server runs with --entropic-telemetry off"
+    if not config.telemetry.enabled and (wanted.return_entropy or wanted.return_summary):
+        name = "return_entropy" if wanted.return_entropy else "return_summary"
+        msg = f"{name}=true is not available: this server runs with --entropic-telemetry off"
         raise RequestParameterError(msg)
     if wanted.return_prompt_surprisal and not (
         config.telemetry.enabled and config.telemetry.prompt_surprisal
