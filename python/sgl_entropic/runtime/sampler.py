@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from sglang.srt.layers.sampler import Sampler
 
+from sgl_entropic.runtime.one_thread import one_thread
 from sgl_entropic.runtime.sampled_distribution import (
     entropy_of_probabilities,
     rewrites_logits,
@@ -33,5 +34,6 @@ class EntropicSampler(Sampler):
         telemetry = installed()
         if telemetry is not None and telemetry.sampled_entropy is None and telemetry.own is not None:
             # Only the temperature stands between the model's own logits and these probabilities.
-            telemetry.sampled_entropy = entropy_of_probabilities(probs, telemetry.own, sampling_info)
+            with one_thread(probs.device):
+                telemetry.sampled_entropy = entropy_of_probabilities(probs, telemetry.own, sampling_info)
         return super()._sample_from_probs(probs, sampling_info, *args, **kwargs)

@@ -17,6 +17,7 @@ import torch
 from sgl_entropic.config import EntropicConfig
 from sgl_entropic.entropy.row_statistics import RowStatistics, row_statistics, token_surprisal
 from sgl_entropic.runtime.auxiliary import DeviceReadings
+from sgl_entropic.runtime.one_thread import one_thread
 from sgl_entropic.runtime.prompt_scoring import ExtendLayout, first_tokens, score
 from sgl_entropic.runtime.sampled_distribution import rewrites_logits, sampled_entropy
 from sgl_entropic.runtime.slots import SlotStore
@@ -141,11 +142,12 @@ class Telemetry:
         self.sampled_entropy = None
         untouched = sampling_info.is_all_greedy and not rewrites_logits(sampling_info)
         # Sampling writes over the logits. The copy has no -inf, so that products with a probability of 0 stay 0.
-        statistics = row_statistics(logits)
-        if not untouched:
-            # Relative to the largest one, so that products with it lose no digits however low the temperature.
-            logits = (logits - statistics.max_logit.unsqueeze(1)).clamp_(min=_ILLEGAL_LOGIT)
-            statistics = statistics._replace(max_logit=torch.zeros_like(statistics.max_logit))
+        with one_thread(logits.device):
+            statistics = row_statistics(logits)
+            if not untouched:
+                # Relative to the largest one, so that products with it lose no digits however low the temperature.
+                logits = (logits - statistics.max_logit.unsqueeze(1)).clamp_(min=_ILLEGAL_LOGIT)
+                statistics = statistics._replace(max_logit=torch.zeros_like(statistics.max_logit))
         self.own = logits, statistics
 
     def after_sampling(
