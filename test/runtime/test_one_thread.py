@@ -10,14 +10,19 @@ from sgl_entropic.runtime.one_thread import one_thread
 
 def test_one_thread_inside_and_as_before_after() -> None:
     """Also when the block fails."""
+    inside = []
+
+    def fail() -> None:
+        with one_thread(torch.device("cpu")):
+            inside.append(torch.get_num_threads())
+            raise KeyError("on purpose")
+
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        with pytest.raises(KeyError), one_thread(torch.device("cpu")):
-            inside = torch.get_num_threads()
-            {}["missing"]
-        assert inside == 1
-        assert torch.get_num_threads() == 2
+        with pytest.raises(KeyError):
+            fail()
+        assert (inside, torch.get_num_threads()) == ([1], 2)
     finally:
         torch.set_num_threads(before)
 
