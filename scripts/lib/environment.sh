@@ -42,6 +42,7 @@ prepare_environment() {
   VENV="$VENV_ROOT/$key"
   is_complete || install_locked "$python"
   export VIRTUAL_ENV="$VENV" PATH="$VENV/bin:$PATH"
+  build_kernels
   attach_clone
 }
 
@@ -147,6 +148,40 @@ check_disk() {
   free_kb="$(df -Pk "$VENV_ROOT" | awk 'NR == 2 { print $4 }')"
   ((free_kb >= NEED_GB * 1000 * 1000)) || fail "not enough disk: $NEED_GB GB are needed in $VENV_ROOT, $((free_kb / 1000 / 1000)) GB are free
   choose another place with SGLANG_ENTROPIC_VENV_ROOT"
+}
+
+# The compiled kernels of this clone, beside their Python modules; built anew when their sources or tools change.
+build_kernels() {
+  local package="$CLONE/kernels/sgl_entropic_kernels" stamp="$CLONE/.build/kernels.stamp" sources build built
+  sources="$({
+    "$VENV/bin/python" -VV
+    "${CXX:-c++}" --version 2>/dev/null || true
+    cat "$CLONE/kernels/CMakeLists.txt" "$CLONE"/kernels/src/*
+  } | sha256sum | cut -c 1-16)"
+  if compgen -G "$package/_native.*.so" >/dev/null && [[ "$(cat "$stamp" 2>/dev/null)" == "$sources" ]]; then
+    return
+  fi
+  command -v "${CXX:-c++}" >/dev/null || fail "a C++17 compiler is needed to build the CPU kernels
+  on Debian and Ubuntu: apt-get install g++; Fedora: dnf install gcc-c++; or name one with CXX"
+  mkdir -p "$CLONE/.build"
+  (
+    flock 9
+    [[ "$(cat "$stamp" 2>/dev/null)" == "$sources" ]] && exit 0
+    say "building the CPU kernels (about half a minute); details in $CLONE/.build/kernels.log"
+    build="$CLONE/.build/kernels-$("$VENV/bin/python" -c 'import sys; print(sys.implementation.cache_tag)')"
+    {
+      PATH="$VENV/bin:$PATH" cmake -S "$CLONE/kernels" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release \
+        -DPython_EXECUTABLE="$VENV/bin/python" && PATH="$VENV/bin:$PATH" ninja -C "$build"
+    } >"$CLONE/.build/kernels.log" 2>&1 || {
+      tail -n 20 "$CLONE/.build/kernels.log" >&2
+      fail "the CPU kernels could not be built, see above and $CLONE/.build/kernels.log"
+    }
+    for built in "$build"/_native.*.so; do
+      # Renamed into place: a process that has the old one loaded keeps it.
+      cp "$built" "$package/.new-$$" && mv "$package/.new-$$" "$package/$(basename "$built")"
+    done
+    printf '%s\n' "$sources" >"$stamp"
+  ) 9>"$CLONE/.build/kernels.lock" || exit 1
 }
 
 # Puts this clone before everything else on PYTHONPATH, with its metadata, so that its entry points are found.

@@ -11,7 +11,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from setuptools.build_meta import prepare_metadata_for_build_wheel
+from scikit_build_core.build import prepare_metadata_for_build_wheel
 
 
 def main(directory: str) -> None:

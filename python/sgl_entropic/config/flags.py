@@ -31,7 +31,7 @@ def parse_flag_value(spec: FlagSpec, text: str) -> bool | int | str | None:
         value = _SWITCH[text.casefold()]
     elif spec.kind == "int" and _INTEGER.fullmatch(text):
         value = int(text)
-    elif spec.kind == "text":
+    elif spec.kind in {"text", "choice"}:
         value = text
     else:
         raise ConfigError(

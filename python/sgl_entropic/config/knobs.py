@@ -12,9 +12,9 @@ import annotated_types
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-Kind = typing.Literal["bool", "int", "text"]
+Kind = typing.Literal["bool", "int", "text", "choice"]
 
-_METAVARS: dict[Kind, str] = {"bool": "on|off", "int": "N", "text": "TEXT"}
+_METAVARS: dict[Kind, str] = {"bool": "on|off", "int": "N", "text": "TEXT", "choice": "NAME"}
 _MOST_SHOWN = 100
 
 _repr = reprlib.Repr()
@@ -90,7 +90,7 @@ def _spec(section: str, name: str, field: FieldInfo) -> FlagSpec:
     words = [section] if name == "enabled" else [section, *name.split("_")]
     extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
     return FlagSpec(
-        flag="--entropic-" + "-".join(words),
+        flag=str(extra.get("flag", "--entropic-" + "-".join(words))),
         dotted=f"{section}.{name}",
         kind=kind,
         nullable=nullable,
@@ -105,6 +105,8 @@ def _kind(field: FieldInfo) -> tuple[Kind, bool]:
     nullable = isinstance(annotation, types.UnionType) and type(None) in typing.get_args(annotation)
     if nullable:
         (annotation,) = (item for item in typing.get_args(annotation) if item is not type(None))
+    if typing.get_origin(annotation) is typing.Literal:
+        return "choice", nullable
     kinds: dict[object, Kind] = {bool: "bool", int: "int", str: "text"}
     return kinds[annotation], nullable
 
@@ -116,5 +118,7 @@ def _accepted(kind: Kind, field: FieldInfo) -> str:
         low = next(item.ge for item in field.metadata if isinstance(item, annotated_types.Ge))
         high = next(item.le for item in field.metadata if isinstance(item, annotated_types.Le))
         return f"an integer from {low} to {high}"
+    if kind == "choice":
+        return " or ".join(typing.get_args(field.annotation))
     assert isinstance(field.json_schema_extra, dict), "a text field says in words what it accepts"
     return str(field.json_schema_extra["accepted"])

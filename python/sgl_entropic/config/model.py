@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
@@ -84,6 +84,17 @@ class CpuConfig(_Section):
         int | None,
         Field(ge=64, le=1_048_576, description="Memory of the KV pool in MiB; none means by free memory."),
     ] = None
+    weights: Annotated[
+        Literal["float32", "int8"],
+        Field(
+            description="Arithmetic of the matrix products: float32 keeps every number of the checkpoint, int8 computes "
+            "with 8-bit integers.",
+            json_schema_extra={"flag": "--entropic-weights"},
+        ),
+    ] = "int8"
+    fast_path: Annotated[
+        bool, Field(description="Compiled kernels; off runs SGLang's own PyTorch operations, bit for bit.")
+    ] = True
 
 
 class EntropicConfig(_Section):

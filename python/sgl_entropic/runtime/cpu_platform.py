@@ -15,6 +15,7 @@ import torch
 from sglang.srt.platforms.cpu import CpuSRTPlatform
 from sglang.srt.platforms.device_mixin import PlatformEnum
 from sglang.srt.platforms.interface import PlatformCapabilities
+from sgl_entropic_kernels.native import library
 
 from sgl_entropic.runtime.active_config import active_config
 from sgl_entropic.runtime.kv_pool_size import kv_pool_tokens
@@ -65,14 +66,33 @@ class PortableCpuPlatform(CpuSRTPlatform):
             server_args.mem_fraction_static = 0.5
 
     def init_backend(self) -> None:
-        """Threads of the worker process."""
-        threads = active_config().cpu.threads or default_threads()
+        """Threads of the worker process, and the compiled operations in SGLang's registries."""
+        config = active_config().cpu
+        threads = config.threads or default_threads()
         torch.set_num_threads(threads)
+        if config.fast_path:
+            # SGLang's dispatch asks for the attention backend by the name "torch_native" in many places (no Triton, no
+            # graph capture): ours goes by that name.
+            from sglang.srt.layers.attention.attention_registry import register_attention_backend  # noqa: PLC0415
+
+            from sgl_entropic.runtime.cpu import fast_path, fused_ops  # noqa: PLC0415 -- loads the compiled kernels
+
+            library().set_threads(threads)
+            register_attention_backend(ATTENTION_BACKEND)(fast_path.create_attention_backend)
+            fused_ops.register()
         logger.info(
             "CPU platform: %d threads, %.1f GiB of memory free.",
             threads,
             psutil.virtual_memory().available / 2**30,
         )
+
+    def post_load_model(self, model: torch.nn.Module) -> None:
+        """Pack the weights and, for the families it knows, replace the decoder's forward by one call."""
+        config = active_config().cpu
+        if config.fast_path:
+            from sgl_entropic.runtime.cpu import fast_path  # noqa: PLC0415 -- loads the compiled kernels
+
+            fast_path.install(model, config.weights)
 
 
 def default_threads() -> int:

@@ -74,7 +74,9 @@ def around_logits_processor(
             )
             return logits
 
-        telemetry.score_prompt(metadata, hidden_states, logits_of)
+        # A packed LM head computes the statistics without writing the logits out.
+        statistics_of = getattr(getattr(lm_head, "quant_method", None), "target_statistics", None)
+        telemetry.score_prompt(metadata, hidden_states, logits_of, statistics_of)
     return original(processor, input_ids, hidden_states, lm_head, metadata, *args, **kwargs)
 
 

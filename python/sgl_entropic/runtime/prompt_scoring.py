@@ -11,9 +11,12 @@ from dataclasses import dataclass
 
 import torch
 
-from sgl_entropic.entropy.row_statistics import row_statistics, token_surprisal
+from sgl_entropic.entropy.row_statistics import RowStatistics, row_statistics, token_surprisal
 from sgl_entropic.runtime.slots import SlotStore
 from sgl_entropic.runtime.step_context import RowFacts
+
+TargetStatistics = Callable[[torch.Tensor, torch.Tensor], "tuple[RowStatistics, torch.Tensor] | None"]
+"""``(hidden_states [n, hidden], targets [n])`` to the rows' statistics and their targets' logits, or ``None``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,7 @@ def score(  # noqa: PLR0913 -- the tensors of one batch, all by name
     request_rows: torch.Tensor,
     logits_of: Callable[[torch.Tensor], torch.Tensor],
     chunk_rows: int,
+    statistics_of: TargetStatistics | None = None,
 ) -> None:
     """Write surprisal and entropy of the scored rows to their slots.
 
@@ -94,6 +98,7 @@ def score(  # noqa: PLR0913 -- the tensors of one batch, all by name
         request_rows: ``[B]`` request rows.
         logits_of: the LM head, ``[n, hidden] -> [n, vocab]``.
         chunk_rows: rows that pass through the LM head at once.
+        statistics_of: the LM head without its logits, where it can do that.
     """
     if not layout.rows:
         return
@@ -107,9 +112,12 @@ def score(  # noqa: PLR0913 -- the tensors of one batch, all by name
     surprisal = torch.empty(len(rows), dtype=torch.float32, device=device)
     for begin in range(0, len(rows), chunk_rows):
         part = rows[begin : begin + chunk_rows]
-        surprisal[begin : begin + chunk_rows] = _score_chunk(
-            store, logits_of(hidden_states[part]), targets[begin : begin + chunk_rows], slots[part]
-        )
+        wanted = targets[begin : begin + chunk_rows]
+        read = _read_statistics(statistics_of, hidden_states[part], wanted)
+        if read is None:
+            read = _read_logits(logits_of(hidden_states[part]), wanted)
+        store.entropy_nats[slots[part]] = read[0]
+        surprisal[begin : begin + chunk_rows] = read[1]
     carried_surprisal = surprisal[carried]
     within = torch.ones(len(rows), dtype=torch.bool)
     within[layout.carried] = False
@@ -119,13 +127,23 @@ def score(  # noqa: PLR0913 -- the tensors of one batch, all by name
     store.pending_surprisal_nats[request_rows[requests]] = carried_surprisal
 
 
-def _score_chunk(
-    store: SlotStore, logits: torch.Tensor, targets: torch.Tensor, slots: torch.Tensor
-) -> torch.Tensor:
+def _read_statistics(
+    statistics_of: TargetStatistics | None, hidden_states: torch.Tensor, targets: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Entropy and target surprisal of each row by the fused LM head; ``None`` where the logits are needed."""
+    if statistics_of is None:
+        return None
+    found = statistics_of(hidden_states, targets)
+    if found is None:
+        return None
+    statistics, target_logits = found
+    return statistics.entropy_nats, statistics.log_partition - (target_logits - statistics.max_logit)
+
+
+def _read_logits(logits: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     statistics = row_statistics(logits)
     unknown = float("nan")
-    store.entropy_nats[slots] = torch.where(statistics.valid, statistics.entropy_nats, unknown)
     # Placeholders of images and audio are hashes outside the vocabulary: no distribution speaks of them.
     known = statistics.valid & (targets >= 0) & (targets < logits.shape[-1])
     surprisal = token_surprisal(logits, statistics, targets.clamp(0, logits.shape[-1] - 1))
-    return torch.where(known, surprisal, unknown)
+    return torch.where(statistics.valid, statistics.entropy_nats, unknown), torch.where(known, surprisal, unknown)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from typing import Any
 
 from sglang.srt.managers.scheduler import Scheduler
@@ -72,6 +73,9 @@ class EntropicScheduler(Scheduler):
             recorder=recorder,
             counters=self.entropic_counters,
         )
+        fast_path = _fast_path()
+        if fast_path is not None:
+            self.entropic_telemetry.recall = fast_path.statistics.recall
         process_telemetry.install(self.entropic_telemetry)
 
     def _build_outlets(self) -> tuple[Worker, ...]:
@@ -119,9 +123,17 @@ class EntropicScheduler(Scheduler):
     def entropic_state(self) -> dict[str, Any]:
         """Version, configuration and counters, for ``/server_info``."""
         telemetry = self.entropic_telemetry
+        fast_path = _fast_path()
         return {
             "version": __version__,
             "config": self.entropic_config.model_dump(mode="json"),
             "counters": self.entropic_counters.snapshot(),
             "slot_store_bytes": 0 if telemetry is None or telemetry.store is None else telemetry.store.nbytes,
+            "cpu": None if fast_path is None else fast_path.state(),
         }
+
+
+def _fast_path() -> Any:
+    """The CPU platform's, without loading its kernels on another platform."""
+    module = sys.modules.get("sgl_entropic.runtime.cpu.fast_path")
+    return None if module is None else module.installed()

@@ -18,7 +18,7 @@ from sgl_entropic.config import EntropicConfig
 from sgl_entropic.entropy.row_statistics import RowStatistics, row_statistics, token_surprisal
 from sgl_entropic.runtime.auxiliary import DeviceReadings
 from sgl_entropic.runtime.one_thread import one_thread
-from sgl_entropic.runtime.prompt_scoring import ExtendLayout, first_tokens, score
+from sgl_entropic.runtime.prompt_scoring import ExtendLayout, TargetStatistics, first_tokens, score
 from sgl_entropic.runtime.sampled_distribution import rewrites_logits, sampled_entropy
 from sgl_entropic.runtime.slots import SlotStore
 from sgl_entropic.runtime.step_context import StepContext, read_rows
@@ -45,6 +45,7 @@ class Telemetry:
         tree_cache: SGLang's prefix cache.
         recorder: receives the readings on the host.
         counters: what was measured.
+        recall: statistics of the logits at hand that their producer has computed already, if any.
     """
 
     config: EntropicConfig
@@ -55,6 +56,7 @@ class Telemetry:
     counters: Counters
     context: StepContext | None = None
     scored: bool = False
+    recall: Callable[[torch.Tensor], RowStatistics | None] = field(default=lambda _: None, repr=False)
     own: tuple[torch.Tensor, RowStatistics] | None = field(default=None, repr=False)
     sampled_entropy: torch.Tensor | None = field(default=None, repr=False)
 
@@ -74,6 +76,7 @@ class Telemetry:
         forward_batch: Any,
         hidden_states: torch.Tensor,
         logits_of: Callable[[torch.Tensor], torch.Tensor],
+        statistics_of: TargetStatistics | None = None,
     ) -> None:
         """Score the new tokens of an extend batch; called where the model hands its hidden states to the LM head."""
         context, store = self.context, self.store
@@ -100,6 +103,7 @@ class Telemetry:
             request_rows=rows,
             logits_of=logits_of,
             chunk_rows=self.config.telemetry.prompt_chunk_rows,
+            statistics_of=statistics_of,
         )
         self.counters.scored_prompt_tokens += len(layout.rows)
         for prefix, fact in zip(forward_batch.extend_prefix_lens_cpu, context.rows, strict=False):
@@ -143,7 +147,7 @@ class Telemetry:
         untouched = sampling_info.is_all_greedy and not rewrites_logits(sampling_info)
         # Sampling writes over the logits. The copy has no -inf, so that products with a probability of 0 stay 0.
         with one_thread(logits.device):
-            statistics = row_statistics(logits)
+            statistics = self.recall(logits) or row_statistics(logits)
             if not untouched:
                 # Relative to the largest one, so that products with it lose no digits however low the temperature.
                 logits = (logits - statistics.max_logit.unsqueeze(1)).clamp_(min=_ILLEGAL_LOGIT)

@@ -1,0 +1,49 @@
+#include "decoder.h"
+
+namespace sge {
+namespace {
+
+const float* or_null(const std::vector<float>& v) { return v.empty() ? nullptr : v.data(); }
+
+float* workspace(int which, size_t size) {
+  thread_local std::vector<float> buffers[4];
+  if (buffers[which].size() < size) buffers[which].resize(size);
+  return buffers[which].data();
+}
+
+}  // namespace
+
+void Decoder::forward(const int64_t* ids, const int64_t* positions, const int64_t* out_slots, int tokens,
+                      const Requests& requests, float* x) const {
+  if (tokens == 0) return;
+  const size_t rows = static_cast<size_t>(tokens);
+  const int q_size = q_heads * head_dim, qkv_size = q_size + 2 * kv_heads * head_dim;
+  if (ids) {
+    const auto look_up = [&](int t) { embedding->row(static_cast<int>(ids[t]), x + static_cast<size_t>(t) * hidden); };
+    if (tokens < 16) {
+      for (int t = 0; t < tokens; ++t) look_up(t);
+    } else {
+      team()->run(tokens, look_up);
+    }
+  }
+  float* normed = workspace(0, rows * static_cast<size_t>(hidden));
+  float* wide = workspace(1, rows * static_cast<size_t>(std::max(qkv_size, 2 * intermediate)));
+  float* narrow = workspace(2, rows * static_cast<size_t>(std::max(q_size, intermediate)));
+  const Rope rope{rope_table.data(), rotary_dim, neox};
+  const AttentionShape shape{q_heads, scale, logit_cap, window};
+  for (const Layer& layer : layers) {
+    rms_norm(x, nullptr, layer.input_norm.data(), eps, tokens, hidden, normed);
+    linear(normed, hidden, tokens, *layer.qkv, or_null(layer.qkv_bias), false, wide, qkv_size);
+    rope_and_write(wide, tokens, q_heads, layer.kv, rope, {or_null(layer.q_norm), or_null(layer.k_norm), head_eps},
+                   positions, out_slots);
+    attention({wide, qkv_size, narrow, q_size, nullptr, nullptr, nullptr, 1}, layer.kv, shape, requests);
+    linear(narrow, q_size, tokens, *layer.o, or_null(layer.o_bias), true, x, hidden);
+    rms_norm(x, nullptr, layer.post_norm.data(), eps, tokens, hidden, normed);
+    linear(normed, hidden, tokens, *layer.gate_up, nullptr, false, wide, 2 * intermediate);
+    silu_mul(wide, tokens, intermediate, narrow);
+    linear(narrow, intermediate, tokens, *layer.down, nullptr, true, x, hidden);
+  }
+  rms_norm(x, nullptr, final_norm.data(), eps, tokens, hidden, x);
+}
+
+}  // namespace sge

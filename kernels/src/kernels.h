@@ -1,0 +1,79 @@
+// What runs inside one chunk of work, compiled once for each instruction set and chosen when the library is loaded.
+// All pointers are to checked, contiguous memory; the checks are in bindings.cpp.
+#pragma once
+
+#include <cstdint>
+
+#include "weight.h"
+
+namespace sge {
+
+// One decoder's key-value cache: row `slot` of layer's K or V is [kv_heads, head_dim], float32 or bfloat16.
+struct KvCache {
+  const void* k;
+  const void* v;
+  bool bf16;
+  int kv_heads;
+  int head_dim;
+};
+
+struct AttentionShape {
+  int q_heads;
+  float scale;
+  float logit_cap;  // 0: none; else cap * tanh(score / cap)
+  int window;       // tokens before the own one that are seen; negative: all
+};
+
+// Row statistics of logits, relative to the row's maximum m: sums over e^(x-m) {1, (x-m), (x-m)^2}.
+struct RowSums {
+  float max;
+  double z, s1, s2;
+};
+
+// Rows of inputs rounded to 8 bits, [rows, 32 blocks]: input = scale * code, codes of inputs beyond k are 0.
+struct Rounded {
+  int8_t* codes;
+  float* scales;   // [rows, blocks]
+  int32_t* sums;   // [rows, blocks]: of the codes
+  int blocks;
+};
+
+struct Kernels {
+  const char* name;
+
+  // out[r, 16p .. 16p+16) (+)= x[r] . weight, for the panels in [begin, end). `add`: onto what out holds.
+  void (*linear)(const float* x, int ldx, int rows, const Weight& w, int begin, int end, const float* bias, bool add,
+                 float* out, int ldo);
+  // The same for inputs rounded by `round_inputs`, rows from `first` on; out is that of row `first`.
+  void (*linear_integer)(const Rounded& x, int first, int rows, const Weight& w, int begin, int end, const float* bias,
+                         bool add, float* out, int ldo);
+  void (*round_inputs)(const float* x, int ldx, int k, int first, int rows, const Rounded& to);
+  // Sums of logits[r, 0 .. columns), for every row.
+  void (*row_sums)(const float* logits, int ld, int rows, int columns, RowSums* sums, int sums_stride);
+  // out = x / rms(x) * weight, rows of n. With residual: residual += x first, and the norm is of that.
+  void (*rms_norm)(const float* x, float* residual, const float* weight, float eps, int rows, int n, float* out);
+  // out[r, 0..n) = silu(x[r, 0..n)) * x[r, n..2n).
+  void (*silu_mul)(const float* x, int rows, int n, float* out);
+  // Rotates `heads` heads of one token in place; table: cosines then sines of this position, rotary_dim / 2 each.
+  void (*rope)(float* x, int heads, int head_dim, int rotary_dim, bool neox, const float* table);
+  void (*to_bf16)(const float* x, int count, uint16_t* out);
+  // One request's share of decode attention: tokens slots[0..count), scores relative to the share's own maximum.
+  // out [q_heads, head_dim] is not normalised; max and sum [q_heads]. weights [q_heads, count] (optional): e^(s - max).
+  void (*decode_share)(const float* q, const KvCache& kv, const AttentionShape& shape, const int64_t* slots, int count,
+                       float* out, float* max, float* sum, float* weights);
+  // `tokens` new tokens of one request at positions first..., one KV head, over slots[0 .. first+tokens).
+  // q and out: [tokens, q_heads, head_dim] with row strides; lse [tokens, q_heads] optional.
+  void (*extend_block)(const float* q, int ldq, const KvCache& kv, const AttentionShape& shape, int kv_head,
+                       const int64_t* slots, int first, int tokens, float* out, int ldo, float* lse);
+};
+
+constexpr int kKvBlock = 64;  // tokens of KV that extend_block handles at a time, at multiples of it
+
+const Kernels& generic_kernels();
+const Kernels& avx2_kernels();
+const Kernels& avx512_kernels();
+
+// The widest set that this processor has, or the one that SGLANG_ENTROPIC_ISA names (generic, avx2, avx512).
+const Kernels& kernels();
+
+}  // namespace sge

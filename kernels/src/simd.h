@@ -1,0 +1,319 @@
+// Sixteen floats at a time, whatever the instruction set: one register with AVX-512, two with AVX2, a plain array
+// elsewhere. A file that includes this is compiled once for each instruction set, see CMakeLists.txt; everything lives
+// in a namespace of its own (SGE_ISA), so that the linker never mixes them.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+#ifndef SGE_ISA
+#error "compile with -DSGE_ISA=<namespace>"
+#endif
+
+namespace sge::SGE_ISA {
+
+constexpr int kWidth = 16;
+
+#if defined(__AVX512F__)
+
+struct F16 {
+  __m512 v;
+};
+
+inline F16 load(const float* p) { return {_mm512_loadu_ps(p)}; }
+inline void store(float* p, F16 a) { _mm512_storeu_ps(p, a.v); }
+inline F16 set1(float x) { return {_mm512_set1_ps(x)}; }
+inline F16 operator+(F16 a, F16 b) { return {_mm512_add_ps(a.v, b.v)}; }
+inline F16 operator-(F16 a, F16 b) { return {_mm512_sub_ps(a.v, b.v)}; }
+inline F16 operator*(F16 a, F16 b) { return {_mm512_mul_ps(a.v, b.v)}; }
+inline F16 operator/(F16 a, F16 b) { return {_mm512_div_ps(a.v, b.v)}; }
+inline F16 fma(F16 a, F16 b, F16 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+inline F16 max(F16 a, F16 b) { return {_mm512_max_ps(a.v, b.v)}; }
+inline F16 min(F16 a, F16 b) { return {_mm512_min_ps(a.v, b.v)}; }
+inline float sum(F16 a) { return _mm512_reduce_add_ps(a.v); }
+inline float largest(F16 a) { return _mm512_reduce_max_ps(a.v); }
+inline F16 nearest(F16 a) { return {_mm512_roundscale_ps(a.v, 0)}; }
+// 2^n for integral n in [-126, 127].
+inline F16 power_of_two(F16 n) {
+  return {_mm512_castsi512_ps(
+      _mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n.v), _mm512_set1_epi32(127)), 23))};
+}
+// `a` where `x` is at least `floor`, else 0.
+inline F16 keep_from(F16 a, F16 x, float floor) {
+  return {_mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x.v, _mm512_set1_ps(floor), _CMP_GE_OQ), a.v)};
+}
+inline F16 from_bf16(const uint16_t* p) {
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(
+      _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))), 16))};
+}
+inline F16 from_fp16(const uint16_t* p) {
+  return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
+}
+
+// Sixteen 32-bit integers; and, under the same name, a quad: four bytes for each of 16 outputs.
+struct I16 {
+  __m512i v;
+};
+
+inline I16 load_quad(const uint8_t* p) { return {_mm512_loadu_si512(p)}; }
+inline I16 set1(int32_t x) { return {_mm512_set1_epi32(x)}; }
+inline I16 low_nibbles(I16 x) { return {_mm512_and_si512(x.v, _mm512_set1_epi8(15))}; }
+inline I16 high_nibbles(I16 x) { return {_mm512_and_si512(_mm512_srli_epi16(x.v, 4), _mm512_set1_epi8(15))}; }
+// Byte i of every output.
+template <int i>
+inline I16 byte_of(I16 x) {
+  return {_mm512_and_si512(_mm512_srli_epi32(x.v, 8 * i), _mm512_set1_epi32(255))};
+}
+inline I16 operator+(I16 a, I16 b) { return {_mm512_add_epi32(a.v, b.v)}; }
+inline F16 to_float(I16 x) { return {_mm512_cvtepi32_ps(x.v)}; }
+// Sums + quad (unsigned bytes) . x (four signed bytes, the same for every output).
+inline I16 dot(I16 sums, I16 quad, I16 x) { return {_mm512_dpbusd_epi32(sums.v, quad.v, x.v)}; }
+inline I16 nearest_int(F16 x) { return {_mm512_cvtps_epi32(x.v)}; }
+inline void store_int8(int8_t* p, I16 x) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(x.v)); }
+inline int32_t sum(I16 x) { return _mm512_reduce_add_epi32(x.v); }
+inline F16 absolute(F16 x) { return {_mm512_abs_ps(x.v)}; }
+
+#elif defined(__AVX2__)
+
+struct F16 {
+  __m256 a, b;
+};
+
+inline F16 load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+inline void store(float* p, F16 x) {
+  _mm256_storeu_ps(p, x.a);
+  _mm256_storeu_ps(p + 8, x.b);
+}
+inline F16 set1(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+inline F16 operator+(F16 x, F16 y) { return {_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)}; }
+inline F16 operator-(F16 x, F16 y) { return {_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b)}; }
+inline F16 operator*(F16 x, F16 y) { return {_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)}; }
+inline F16 operator/(F16 x, F16 y) { return {_mm256_div_ps(x.a, y.a), _mm256_div_ps(x.b, y.b)}; }
+inline F16 fma(F16 x, F16 y, F16 z) {
+  return {_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)};
+}
+inline F16 max(F16 x, F16 y) { return {_mm256_max_ps(x.a, y.a), _mm256_max_ps(x.b, y.b)}; }
+inline F16 min(F16 x, F16 y) { return {_mm256_min_ps(x.a, y.a), _mm256_min_ps(x.b, y.b)}; }
+inline float sum(F16 x) {
+  const __m256 s = _mm256_add_ps(x.a, x.b);
+  __m128 t = _mm_add_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));
+  t = _mm_add_ps(t, _mm_movehl_ps(t, t));
+  return _mm_cvtss_f32(_mm_add_ss(t, _mm_movehdup_ps(t)));
+}
+inline float largest(F16 x) {
+  const __m256 s = _mm256_max_ps(x.a, x.b);
+  __m128 t = _mm_max_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));
+  t = _mm_max_ps(t, _mm_movehl_ps(t, t));
+  return _mm_cvtss_f32(_mm_max_ss(t, _mm_movehdup_ps(t)));
+}
+inline F16 nearest(F16 x) {
+  return {_mm256_round_ps(x.a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC),
+          _mm256_round_ps(x.b, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
+}
+inline F16 power_of_two(F16 n) {
+  const __m256i bias = _mm256_set1_epi32(127);
+  return {
+      _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n.a), bias), 23)),
+      _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n.b), bias), 23))};
+}
+inline F16 keep_from(F16 x, F16 y, float floor) {
+  const __m256 f = _mm256_set1_ps(floor);
+  return {_mm256_and_ps(x.a, _mm256_cmp_ps(y.a, f, _CMP_GE_OQ)),
+          _mm256_and_ps(x.b, _mm256_cmp_ps(y.b, f, _CMP_GE_OQ))};
+}
+inline F16 from_bf16(const uint16_t* p) {
+  const auto half = [](const uint16_t* q) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(
+        _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(q))), 16));
+  };
+  return {half(p), half(p + 8)};
+}
+inline F16 from_fp16(const uint16_t* p) {
+  return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
+          _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8)))};
+}
+
+struct I16 {
+  __m256i a, b;
+};
+
+inline I16 load_quad(const uint8_t* p) {
+  return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)),
+          _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 32))};
+}
+inline I16 set1(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
+inline I16 low_nibbles(I16 x) {
+  const __m256i mask = _mm256_set1_epi8(15);
+  return {_mm256_and_si256(x.a, mask), _mm256_and_si256(x.b, mask)};
+}
+inline I16 high_nibbles(I16 x) {
+  const __m256i mask = _mm256_set1_epi8(15);
+  return {_mm256_and_si256(_mm256_srli_epi16(x.a, 4), mask), _mm256_and_si256(_mm256_srli_epi16(x.b, 4), mask)};
+}
+template <int i>
+inline I16 byte_of(I16 x) {
+  const __m256i mask = _mm256_set1_epi32(255);
+  return {_mm256_and_si256(_mm256_srli_epi32(x.a, 8 * i), mask), _mm256_and_si256(_mm256_srli_epi32(x.b, 8 * i), mask)};
+}
+inline I16 operator+(I16 x, I16 y) { return {_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)}; }
+inline F16 to_float(I16 x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
+// In 16-bit halves: the instruction for bytes saturates.
+inline __m256i dot_half(__m256i sums, __m256i quad, __m256i x) {
+  const __m256i even = _mm256_madd_epi16(_mm256_and_si256(quad, _mm256_set1_epi16(255)),
+                                         _mm256_srai_epi16(_mm256_slli_epi16(x, 8), 8));
+  const __m256i odd = _mm256_madd_epi16(_mm256_srli_epi16(quad, 8), _mm256_srai_epi16(x, 8));
+  return _mm256_add_epi32(sums, _mm256_add_epi32(even, odd));
+}
+inline I16 dot(I16 sums, I16 quad, I16 x) { return {dot_half(sums.a, quad.a, x.a), dot_half(sums.b, quad.b, x.b)}; }
+inline I16 nearest_int(F16 x) { return {_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b)}; }
+inline void store_int8(int8_t* p, I16 x) {
+  int32_t values[16];
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(values), x.a);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(values + 8), x.b);
+  for (int i = 0; i < 16; ++i) p[i] = static_cast<int8_t>(values[i]);
+}
+inline int32_t sum(I16 x) {
+  int32_t values[8], total = 0;
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(values), _mm256_add_epi32(x.a, x.b));
+  for (int32_t value : values) total += value;
+  return total;
+}
+inline F16 absolute(F16 x) {
+  const __m256 sign = _mm256_set1_ps(-0.0f);
+  return {_mm256_andnot_ps(sign, x.a), _mm256_andnot_ps(sign, x.b)};
+}
+
+#else
+
+struct F16 {
+  float v[16];
+};
+
+#define SGE_EACH(expression)                      \
+  F16 r;                                          \
+  for (int i = 0; i < 16; ++i) r.v[i] = (expression); \
+  return r
+
+inline F16 load(const float* p) { SGE_EACH(p[i]); }
+inline void store(float* p, F16 x) { std::memcpy(p, x.v, sizeof x.v); }
+inline F16 set1(float x) { SGE_EACH(x); }
+inline F16 operator+(F16 x, F16 y) { SGE_EACH(x.v[i] + y.v[i]); }
+inline F16 operator-(F16 x, F16 y) { SGE_EACH(x.v[i] - y.v[i]); }
+inline F16 operator*(F16 x, F16 y) { SGE_EACH(x.v[i] * y.v[i]); }
+inline F16 operator/(F16 x, F16 y) { SGE_EACH(x.v[i] / y.v[i]); }
+// Rounds twice where the processor has no fused form: the last bit may differ from the other instruction sets.
+inline F16 fma(F16 x, F16 y, F16 z) { SGE_EACH(x.v[i] * y.v[i] + z.v[i]); }
+inline F16 max(F16 x, F16 y) { SGE_EACH(x.v[i] > y.v[i] ? x.v[i] : y.v[i]); }
+inline F16 min(F16 x, F16 y) { SGE_EACH(x.v[i] < y.v[i] ? x.v[i] : y.v[i]); }
+inline float sum(F16 x) {
+  float s = 0;
+  for (float y : x.v) s += y;
+  return s;
+}
+inline float largest(F16 x) {
+  float s = x.v[0];
+  for (float y : x.v) s = y > s ? y : s;
+  return s;
+}
+inline F16 nearest(F16 x) { SGE_EACH(std::nearbyint(x.v[i])); }
+inline float float_of_bits(uint32_t bits) {
+  float f;
+  std::memcpy(&f, &bits, 4);
+  return f;
+}
+inline F16 power_of_two(F16 n) { SGE_EACH(float_of_bits(static_cast<uint32_t>(static_cast<int>(n.v[i]) + 127) << 23)); }
+inline F16 keep_from(F16 x, F16 y, float floor) { SGE_EACH(y.v[i] >= floor ? x.v[i] : 0.0f); }
+inline F16 from_bf16(const uint16_t* p) { SGE_EACH(float_of_bits(static_cast<uint32_t>(p[i]) << 16)); }
+inline float half_to_float(uint16_t h) {
+  const uint32_t sign = static_cast<uint32_t>(h & 0x8000) << 16, exponent = (h >> 10) & 31, mantissa = h & 1023;
+  if (exponent == 0) {
+    const float f = std::ldexp(static_cast<float>(mantissa), -24);
+    return sign ? -f : f;
+  }
+  if (exponent == 31) return float_of_bits(sign | 0x7f800000 | (mantissa << 13));
+  return float_of_bits(sign | ((exponent + 112) << 23) | (mantissa << 13));
+}
+inline F16 from_fp16(const uint16_t* p) { SGE_EACH(half_to_float(p[i])); }
+
+struct I16 {
+  int32_t v[16];
+};
+
+#define SGE_EACH_INT(expression)                      \
+  I16 r;                                              \
+  for (int i = 0; i < 16; ++i) r.v[i] = (expression); \
+  return r
+
+inline I16 load_quad(const uint8_t* p) {
+  I16 r;
+  std::memcpy(r.v, p, sizeof r.v);
+  return r;
+}
+inline I16 set1(int32_t x) { SGE_EACH_INT(x); }
+inline I16 low_nibbles(I16 x) { SGE_EACH_INT(x.v[i] & 0x0f0f0f0f); }
+inline I16 high_nibbles(I16 x) { SGE_EACH_INT(static_cast<int32_t>(static_cast<uint32_t>(x.v[i]) >> 4) & 0x0f0f0f0f); }
+template <int j>
+inline I16 byte_of(I16 x) {
+  SGE_EACH_INT(static_cast<int32_t>(static_cast<uint32_t>(x.v[i]) >> (8 * j)) & 255);
+}
+inline I16 operator+(I16 x, I16 y) { SGE_EACH_INT(x.v[i] + y.v[i]); }
+inline F16 to_float(I16 x) { SGE_EACH(static_cast<float>(x.v[i])); }
+inline I16 dot(I16 sums, I16 quad, I16 x) {
+  for (int i = 0; i < 16; ++i) {
+    for (int j = 0; j < 4; ++j) {
+      sums.v[i] += static_cast<int32_t>(static_cast<uint32_t>(quad.v[i]) >> (8 * j) & 255) *
+                   static_cast<int8_t>(static_cast<uint32_t>(x.v[i]) >> (8 * j));
+    }
+  }
+  return sums;
+}
+inline I16 nearest_int(F16 x) { SGE_EACH_INT(static_cast<int32_t>(std::nearbyint(x.v[i]))); }
+inline void store_int8(int8_t* p, I16 x) {
+  for (int i = 0; i < 16; ++i) p[i] = static_cast<int8_t>(x.v[i]);
+}
+inline int32_t sum(I16 x) {
+  int32_t total = 0;
+  for (int32_t value : x.v) total += value;
+  return total;
+}
+inline F16 absolute(F16 x) { SGE_EACH(std::fabs(x.v[i])); }
+
+#undef SGE_EACH_INT
+#undef SGE_EACH
+
+#endif
+
+inline F16 zero() { return set1(0.0f); }
+
+// Round to nearest, ties to even; NaN stays NaN.
+inline uint16_t to_bf16(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, 4);
+  if ((bits & 0x7fffffff) > 0x7f800000) return static_cast<uint16_t>((bits >> 16) | 64);
+  return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+// e^x to about 1e-7 relative; exactly 0 below -87.3 (so that a masked score of -inf weighs nothing).
+// Range reduction by Cody and Waite, a degree-6 minimax polynomial on [-ln2/2, ln2/2] (Cephes, Moshier).
+inline F16 exp(F16 x) {
+  const float lowest = -87.33654f;
+  const F16 clamped = min(max(x, set1(lowest)), set1(88.3762f));
+  const F16 n = nearest(clamped * set1(1.44269504088896341f));
+  F16 r = fma(n, set1(-0.693359375f), clamped);
+  r = fma(n, set1(2.12194440e-4f), r);
+  F16 p = set1(1.9875691500e-4f);
+  p = fma(p, r, set1(1.3981999507e-3f));
+  p = fma(p, r, set1(8.3334519073e-3f));
+  p = fma(p, r, set1(4.1665795894e-2f));
+  p = fma(p, r, set1(1.6666665459e-1f));
+  p = fma(p, r, set1(5.0000001201e-1f));
+  p = fma(p, r * r, r + set1(1.0f));
+  return keep_from(p * power_of_two(n), x, lowest);
+}
+
+}  // namespace sge::SGE_ISA

@@ -1,0 +1,156 @@
+"""Paged attention on the CPU: only new tokens are computed, and each reads exactly the pages on its request's list."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import torch
+from sgl_entropic_kernels.native import library
+from sglang.srt.layers.attention.torch_native_backend import TorchNativeAttnBackend
+from sglang.srt.layers.radix_attention import AttentionType
+from sglang.srt.mem_cache.memory_pool import KVWriteLoc, MHATokenToKVPool
+
+
+@dataclass(frozen=True, slots=True)
+class PageLists:
+    """What each request of a step reads; pages of one token, thus token slots.
+
+    Attributes:
+        kv_indptr: ``[requests + 1]`` where a request's slots begin.
+        kv_indices: slots of all requests, in the order of their tokens.
+        q_indptr: ``[requests + 1]`` where a request's queries begin; they are its last tokens.
+        last_page_len: ``[requests]`` ones.
+        longest: tokens of the longest request.
+    """
+
+    kv_indptr: torch.Tensor
+    kv_indices: torch.Tensor
+    q_indptr: torch.Tensor
+    last_page_len: torch.Tensor
+    longest: int
+
+
+def page_lists(req_to_token: torch.Tensor, rows: list[int], lengths: list[int], queries: list[int]) -> PageLists:
+    """The lists of requests that read all of their tokens.
+
+    Args:
+        req_to_token: ``[rows, context]`` SGLang's table of slots.
+        rows: row of each request.
+        lengths: tokens of each request, new ones included.
+        queries: new tokens of each request.
+    """
+    parts = [req_to_token[row, :length] for row, length in zip(rows, lengths, strict=True)]
+    indices = torch.cat(parts).long() if parts else torch.empty(0, dtype=torch.int64)
+    return PageLists(
+        kv_indptr=torch.tensor([0, *accumulate(lengths)]),
+        kv_indices=indices,
+        q_indptr=torch.tensor([0, *accumulate(queries)]),
+        last_page_len=torch.ones(len(rows), dtype=torch.int64),
+        longest=max(lengths, default=0),
+    )
+
+
+class PagedCpuAttnBackend(TorchNativeAttnBackend):  # type: ignore[misc]
+    """SGLang's attention interface over the compiled kernel; what that cannot do falls back to SGLang's own.
+
+    Attributes:
+        forward_metadata: the page lists of the current step.
+        paged_calls: layers computed by the compiled kernel, one by one.
+        native_calls: layers that fell back.
+    """
+
+    forward_metadata: PageLists | None
+
+    def __init__(self, model_runner: Any) -> None:
+        super().__init__(model_runner)
+        self.paged_calls = 0
+        self.native_calls = 0
+
+    def init_forward_metadata(self, forward_batch: Any) -> None:
+        """Build the page lists of the step."""
+        super().init_forward_metadata(forward_batch)
+        self.forward_metadata = None
+        mode = forward_batch.forward_mode
+        if mode.is_idle() or forward_batch.encoder_lens is not None:
+            return
+        lengths = forward_batch.seq_lens.tolist()
+        if mode.is_decode():
+            queries = [1] * len(lengths)
+        elif mode.is_extend() and forward_batch.extend_seq_lens is not None:
+            queries = forward_batch.extend_seq_lens.tolist()
+        else:
+            return
+        rows = forward_batch.req_pool_indices.tolist()
+        self.forward_metadata = page_lists(self.req_to_token_pool.req_to_token, rows, lengths, queries)
+
+    def forward_extend(
+        self, q: torch.Tensor, k: Any, v: Any, layer: Any, forward_batch: Any, save_kv_cache: bool = True
+    ) -> torch.Tensor:
+        """New tokens of every request against all of its tokens."""
+        return self._forward(super().forward_extend, q, k, v, layer, forward_batch, save_kv_cache)
+
+    def forward_decode(
+        self, q: torch.Tensor, k: Any, v: Any, layer: Any, forward_batch: Any, save_kv_cache: bool = True
+    ) -> torch.Tensor:
+        """One new token of every request."""
+        return self._forward(super().forward_decode, q, k, v, layer, forward_batch, save_kv_cache)
+
+    def _forward(  # noqa: PLR0913, PLR0917 -- SGLang's own list of arguments
+        self, native: Any, q: torch.Tensor, k: Any, v: Any, layer: Any, forward_batch: Any, save_kv_cache: bool
+    ) -> torch.Tensor:
+        lists = self.forward_metadata
+        if lists is None or not self._paged(layer, q):
+            self.native_calls += 1
+            native_out: torch.Tensor = native(q, k, v, layer, forward_batch, save_kv_cache)
+            return native_out
+        self.paged_calls += 1
+        if save_kv_cache and k is not None:
+            self.token_to_kv_pool.set_kv_buffer(
+                layer, KVWriteLoc(forward_batch.out_cache_loc, self.swa_out_cache_loc), k, v
+            )
+        heads, width = layer.tp_q_head_num, layer.qk_head_dim
+        queries = q.reshape(-1, heads, width).float().contiguous()
+        out = torch.empty_like(queries)
+        library().paged_attention(
+            queries,
+            cache_view(self.token_to_kv_pool.get_key_buffer(layer.layer_id)),
+            cache_view(self.token_to_kv_pool.get_value_buffer(layer.layer_id)),
+            lists.kv_indptr,
+            lists.kv_indices,
+            lists.last_page_len,
+            1,
+            layer.scaling,
+            out,
+            lists.q_indptr,
+            layer.sliding_window_size if layer.sliding_window_size is not None else -1,
+            layer.logit_cap or 0.0,
+        )
+        return out.to(q.dtype).view(-1, heads * width)
+
+    def _paged(self, layer: Any, q: torch.Tensor) -> bool:
+        return bool(
+            supported(layer)
+            and type(self.token_to_kv_pool) is MHATokenToKVPool
+            and q.numel() > 0
+            and self.token_to_kv_pool.get_key_buffer(layer.layer_id).dtype in (torch.float32, torch.bfloat16)
+        )
+
+
+def supported(layer: Any) -> bool:
+    """Whether the compiled kernel computes this ``RadixAttention``."""
+    return bool(
+        layer.qk_head_dim == layer.v_head_dim
+        and layer.qk_head_dim % 16 == 0
+        and not layer.is_cross_attention
+        and layer.attn_type == AttentionType.DECODER
+        and layer.logit_capping_method == "tanh"
+        and layer.k_scale is None
+        and layer.xai_temperature_len <= 0
+    )
+
+
+def cache_view(cache: torch.Tensor) -> torch.Tensor:
+    """The cache as the kernels take it: bfloat16 seen as 16 bits."""
+    return cache.view(torch.uint16) if cache.dtype == torch.bfloat16 else cache

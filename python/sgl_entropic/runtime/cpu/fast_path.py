@@ -1,0 +1,115 @@
+"""Brings the fast path into a loaded model, says in one line what it is, and keeps the evidence that it ran."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import time
+from typing import Any
+
+import torch
+from sgl_entropic_kernels.native import library
+
+from sgl_entropic.runtime.cpu.attention import PagedCpuAttnBackend
+from sgl_entropic.runtime.cpu.decoder import FusedDecoder, UnfusableError
+from sgl_entropic.runtime.cpu.head_statistics import HeadStatistics
+from sgl_entropic.runtime.cpu.weights import Packing, WeightsMode, pack_model
+
+logger = logging.getLogger(__name__)
+
+
+class FastPath:
+    """The fast path of one model.
+
+    Attributes:
+        packing: what became of the weights.
+        decoder: the fused decoder, or ``None`` when the model runs module by module.
+        reason: why it does, else empty.
+        statistics: row statistics of the LM head.
+    """
+
+    def __init__(self, model: torch.nn.Module, mode: WeightsMode) -> None:
+        start = time.perf_counter()
+        processor = getattr(model, "logits_processor", None)
+        self.statistics = HeadStatistics(
+            usable=getattr(processor, "logit_scale", None) is None
+            and not getattr(processor, "final_logit_softcapping", None)
+        )
+        self.packing: Packing = pack_model(model, mode, self.statistics)
+        self.decoder: FusedDecoder | None = None
+        self.backend: PagedCpuAttnBackend | None = None
+        self.reason = ""
+        try:
+            self.decoder = FusedDecoder(model)
+        except UnfusableError as error:
+            self.reason = str(error)
+        _give_back_memory()
+        formats = ", ".join(f"{name} {size / 1e6:.0f} MB" for name, size in self.packing.bytes_of.items())
+        logger.info(
+            "CPU fast path: %s (%s), weights %s packed as %s (were %.0f MB) in %.1f s.",
+            "the whole decoder in one call" if self.decoder else f"module by module, because {self.reason}",
+            library().isa(),
+            mode,
+            formats or "nothing",
+            self.packing.original_bytes / 1e6,
+            time.perf_counter() - start,
+        )
+
+    def attach(self, backend: PagedCpuAttnBackend, pool: Any) -> None:
+        """Connect to SGLang's KV pool, once it exists."""
+        self.backend = backend
+        if self.decoder is not None:
+            try:
+                self.decoder.attach(pool)
+            except (AttributeError, TypeError, ValueError) as error:
+                logger.warning("CPU fast path: module by module, because of the KV pool: %s", error)
+
+    def state(self) -> dict[str, Any]:
+        """For ``/server_info``."""
+        decoder, backend = self.decoder, self.backend
+        return {
+            "isa": library().isa(),
+            "threads": library().threads(),
+            "weights": self.packing.mode,
+            "weight_bytes": self.packing.packed_bytes,
+            "weight_bytes_by_format": dict(self.packing.bytes_of),
+            "last_backend": decoder.last_backend if decoder else "modules",
+            "fused_steps": decoder.fused_steps if decoder else 0,
+            "fused_tokens": decoder.fused_tokens if decoder else 0,
+            "module_steps": decoder.module_steps if decoder else None,
+            "module_reason": self.reason,
+            "paged_attention_calls": backend.paged_calls if backend else 0,
+            "native_attention_calls": backend.native_calls if backend else 0,
+            "head_statistics_recalled": self.statistics.recalled,
+        }
+
+
+_installed: FastPath | None = None
+
+
+def install(model: torch.nn.Module, mode: WeightsMode) -> FastPath:
+    """Build the fast path of this process's model."""
+    global _installed  # noqa: PLW0603 -- one model a process; SGLang's platform hooks carry no state of their own
+    _installed = FastPath(model, mode)
+    return _installed
+
+
+def installed() -> FastPath | None:
+    """The process's fast path; ``None`` before the model is loaded, when it is off, and on another platform."""
+    return _installed
+
+
+def create_attention_backend(runner: Any) -> Any:
+    """SGLang's factory for the platform's attention backend."""
+    backend = PagedCpuAttnBackend(runner)
+    if _installed is not None:
+        _installed.attach(backend, runner.token_to_kv_pool)
+    return backend
+
+
+def _give_back_memory() -> None:
+    """Return what packing freed to the system; the allocator would keep it."""
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (AttributeError, OSError):  # another C library
+        return
