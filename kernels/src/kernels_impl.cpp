@@ -10,19 +10,21 @@
 namespace sge::SGE_ISA {
 namespace {
 
+// kDirectRows: up to this many rows the weights are unpacked in registers; beyond, once into a scratch.
 #if defined(__AVX512F__)
 constexpr int kRows = 12;         // rows of x whose sums stay in registers
 constexpr int kIntegerRows = 10;  // likewise, with a sum of integers and one of floats each
+constexpr int kDirectRows = 12;
 #elif defined(__AVX2__)
 constexpr int kRows = 6;
 constexpr int kIntegerRows = 2;
+constexpr int kDirectRows = 4;
 #else
 constexpr int kRows = 4;
 constexpr int kIntegerRows = 2;
+constexpr int kDirectRows = 4;
 #endif
 
-// Up to this many rows the weights are unpacked in registers, for each row anew; beyond, once into the scratch.
-constexpr int kDirectRows = 4;
 // Inputs handled at a time when there are many rows, so that a strip of weights stays in the first-level cache.
 constexpr int kStrip = 512;
 
@@ -163,20 +165,20 @@ inline void walk(const Weight& w, int panel, const Fn& fn) {
 template <Format F, int R, int P>
 void direct(const float* x, int ldx, const Weight& w, int panel, float* c) {
   F16 sums[R][P];
-#pragma GCC unroll 8
+#pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
     for (int p = 0; p < P; ++p) sums[r][p] = zero();
   }
   walk<F, P>(w, panel, [&](int i, const F16* b) __attribute__((always_inline)) {
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
       const F16 xi = set1(x[static_cast<size_t>(r) * ldx + i]);
 #pragma GCC unroll 8
       for (int p = 0; p < P; ++p) sums[r][p] = fma(xi, b[p], sums[r][p]);
     }
   });
-#pragma GCC unroll 8
+#pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
     for (int p = 0; p < P; ++p) store(c + (r * P + p) * kPanel, sums[r][p]);
@@ -192,8 +194,26 @@ void direct_rows(const float* x, int ldx, int rows, const Weight& w, int panel, 
       return direct<F, 2, P>(x, ldx, w, panel, c);
     case 3:
       return direct<F, 3, P>(x, ldx, w, panel, c);
-    default:
+    case 4:
       return direct<F, 4, P>(x, ldx, w, panel, c);
+#if defined(__AVX512F__)
+    case 5:
+      return direct<F, 5, P>(x, ldx, w, panel, c);
+    case 6:
+      return direct<F, 6, P>(x, ldx, w, panel, c);
+    case 7:
+      return direct<F, 7, P>(x, ldx, w, panel, c);
+    case 8:
+      return direct<F, 8, P>(x, ldx, w, panel, c);
+    case 9:
+      return direct<F, 9, P>(x, ldx, w, panel, c);
+    case 10:
+      return direct<F, 10, P>(x, ldx, w, panel, c);
+    case 11:
+      return direct<F, 11, P>(x, ldx, w, panel, c);
+    default:
+      return direct<F, 12, P>(x, ldx, w, panel, c);
+#endif
   }
 }
 
@@ -559,32 +579,92 @@ inline F16 load_kv(const void* base, int64_t offset) {
 
 inline float capped(float score, float cap) { return cap > 0.0f ? cap * std::tanh(score / cap) : score; }
 
-// Scores of G query heads against the tokens of one KV head; then their weighted values.
+// Scores of query heads [G, head_dim] against four tokens of one KV head, whose keys begin at at[0..4).
 template <bool BF16, int G>
-void decode_heads(const float* q, const KvCache& kv, const AttentionShape& shape, int kv_head, const int64_t* slots,
-                  int count, float* out, float* max_out, float* sum_out, float* weights, int ldw) {
-  const int d = kv.head_dim;
-  const int64_t row = static_cast<int64_t>(kv.kv_heads) * d, head = static_cast<int64_t>(kv_head) * d;
-  for (int t = 0; t < count; ++t) {
-    const int64_t at = slots[t] * row + head;
-    F16 dots[G];
+inline void four_scores(const float* q, const void* keys, const int64_t* at, int d, float* scores, int ld) {
+#if defined(__AVX512F__)
+  constexpr int kHeads = G;  // at a time: four sums of each stay in registers
+#else
+  constexpr int kHeads = 1;
+#endif
+  for (int first = 0; first < G; first += kHeads) {
+    F16 dots[kHeads][4];
 #pragma GCC unroll 4
-    for (int g = 0; g < G; ++g) dots[g] = zero();
+    for (int g = 0; g < kHeads; ++g) {
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; ++j) dots[g][j] = zero();
+    }
     for (int i = 0; i < d; i += kWidth) {
-      const F16 k = load_kv<BF16>(kv.k, at + i);
+      F16 k[4];
 #pragma GCC unroll 4
-      for (int g = 0; g < G; ++g) dots[g] = fma(load(q + g * d + i), k, dots[g]);
+      for (int j = 0; j < 4; ++j) k[j] = load_kv<BF16>(keys, at[j] + i);
+#pragma GCC unroll 4
+      for (int g = 0; g < kHeads; ++g) {
+        const F16 query = load(q + (first + g) * d + i);
+#pragma GCC unroll 4
+        for (int j = 0; j < 4; ++j) dots[g][j] = fma(query, k[j], dots[g][j]);
+      }
     }
 #pragma GCC unroll 4
-    for (int g = 0; g < G; ++g) weights[g * ldw + t] = capped(sum(dots[g]) * shape.scale, shape.logit_cap);
+    for (int g = 0; g < kHeads; ++g) {
+      store_sums(scores + (first + g) * ld, dots[g][0], dots[g][1], dots[g][2], dots[g][3]);
+    }
+  }
+}
+
+// out[g, i .. i + 16 C) = sum over tokens of weights[g, t] * values.
+template <bool BF16, int G, int C>
+inline void weighted_values(const void* values, const int64_t* at, int count, const float* weights, int ld, int i, int d,
+                            float* out) {
+  F16 sums[G][C];
+#pragma GCC unroll 4
+  for (int g = 0; g < G; ++g) {
+#pragma GCC unroll 2
+    for (int c = 0; c < C; ++c) sums[g][c] = zero();
+  }
+  for (int t = 0; t < count; ++t) {
+    F16 v[C];
+#pragma GCC unroll 2
+    for (int c = 0; c < C; ++c) v[c] = load_kv<BF16>(values, at[t] + i + c * kWidth);
+#pragma GCC unroll 4
+    for (int g = 0; g < G; ++g) {
+      const F16 w = set1(weights[g * ld + t]);
+#pragma GCC unroll 2
+      for (int c = 0; c < C; ++c) sums[g][c] = fma(w, v[c], sums[g][c]);
+    }
+  }
+#pragma GCC unroll 4
+  for (int g = 0; g < G; ++g) {
+#pragma GCC unroll 2
+    for (int c = 0; c < C; ++c) store(out + g * d + i + c * kWidth, sums[g][c]);
+  }
+}
+
+// G query heads of one KV head. at: where each token's keys and values of this head begin.
+template <bool BF16, int G>
+void decode_heads(const float* q, const KvCache& kv, const AttentionShape& shape, const int64_t* at, int count, float* out,
+                  float* max_out, float* sum_out, float* weights, int ld) {
+  const int d = kv.head_dim;
+  int t = 0;
+  for (; t + 4 <= count; t += 4) four_scores<BF16, G>(q, kv.k, at + t, d, weights + t, ld);
+  if (t < count) {
+    int64_t rest[4];
+    float scores[4 * G];
+    for (int j = 0; j < 4; ++j) rest[j] = at[std::min(t + j, count - 1)];
+    four_scores<BF16, G>(q, kv.k, rest, d, scores, 4);
+    for (int g = 0; g < G; ++g) {
+      for (int j = 0; t + j < count; ++j) weights[g * ld + t + j] = scores[4 * g + j];
+    }
   }
   for (int g = 0; g < G; ++g) {
-    float* s = weights + g * ldw;
+    float* s = weights + g * ld;
     float m = -INFINITY;
-    for (int t = 0; t < count; ++t) m = std::max(m, s[t]);
+    for (t = 0; t < count; ++t) {
+      s[t] = capped(s[t] * shape.scale, shape.logit_cap);
+      m = std::max(m, s[t]);
+    }
     F16 total = zero();
-    int t = 0;
-    for (; t + kWidth <= count; t += kWidth) {
+    for (t = 0; t + kWidth <= count; t += kWidth) {
       const F16 e = exp(load(s + t) - set1(m));
       store(s + t, e);
       total = total + e;
@@ -594,32 +674,37 @@ void decode_heads(const float* q, const KvCache& kv, const AttentionShape& shape
     max_out[g] = m;
     sum_out[g] = z;
   }
-  for (int i = 0; i < d; i += kWidth) {
-    F16 values[G];
-#pragma GCC unroll 4
-    for (int g = 0; g < G; ++g) values[g] = zero();
-    for (int t = 0; t < count; ++t) {
-      const F16 v = load_kv<BF16>(kv.v, slots[t] * row + head + i);
-#pragma GCC unroll 4
-      for (int g = 0; g < G; ++g) values[g] = fma(set1(weights[g * ldw + t]), v, values[g]);
-    }
-#pragma GCC unroll 4
-    for (int g = 0; g < G; ++g) store(out + g * d + i, values[g]);
-  }
+  int i = 0;
+  for (; i + 2 * kWidth <= d; i += 2 * kWidth) weighted_values<BF16, G, 2>(kv.v, at, count, weights, ld, i, d, out);
+  if (i < d) weighted_values<BF16, G, 1>(kv.v, at, count, weights, ld, i, d, out);
+}
+
+// A share's rows lie scattered: asked for ahead of use, all heads at once, they come at the speed of the memory.
+void prefetch_row(const void* base, int64_t row, size_t row_bytes) {
+  const char* p = static_cast<const char*>(base) + static_cast<size_t>(row) * row_bytes;
+  for (size_t b = 0; b < row_bytes; b += 64) __builtin_prefetch(p + b, 0, 2);
 }
 
 template <bool BF16>
 void decode_share_of(const float* q, const KvCache& kv, const AttentionShape& shape, const int64_t* slots, int count,
                      float* out, float* max, float* sum, float* weights) {
   const int group = shape.q_heads / kv.kv_heads, d = kv.head_dim;
+  const size_t row_bytes = static_cast<size_t>(kv.kv_heads) * d * (BF16 ? 2 : 4);
   float* own = weights ? weights : scratch(static_cast<size_t>(4) * count, 2);
+  thread_local std::vector<int64_t> at;
+  at.resize(static_cast<size_t>(count));
+  for (int t = 0; t < count; ++t) {
+    at[static_cast<size_t>(t)] = slots[t] * static_cast<int64_t>(kv.kv_heads) * d;
+    prefetch_row(kv.k, slots[t], row_bytes);
+    prefetch_row(kv.v, slots[t], row_bytes);
+  }
   for (int h = 0; h < kv.kv_heads; ++h) {
     for (int g = 0; g < group;) {
       const int first = h * group + g;
       float* w = weights ? weights + static_cast<size_t>(first) * count : own;
       const int heads = std::min(4, group - g);
       const auto run = [&](auto fn) {
-        fn(q + first * d, kv, shape, h, slots, count, out + first * d, max + first, sum + first, w, count);
+        fn(q + first * d, kv, shape, at.data(), count, out + first * d, max + first, sum + first, w, count);
       };
       if (heads == 4) {
         run(decode_heads<BF16, 4>);
@@ -632,6 +717,7 @@ void decode_share_of(const float* q, const KvCache& kv, const AttentionShape& sh
       }
       g += heads;
     }
+    for (auto& offset : at) offset += d;
   }
 }
 

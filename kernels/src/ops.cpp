@@ -217,7 +217,7 @@ struct Partial {
   float* sum;
 };
 
-int query_block(int group) { return std::max(1, 96 / group); }
+int query_block(int group) { return std::max(1, 192 / group); }
 
 // Joins the shares of one request in their order, so that the result does not depend on who computed them.
 void join(const Attention& a, int request, const Requests& requests, int q_heads, int d, const Partial* parts, int shares,

@@ -49,7 +49,7 @@ struct Requests {
   int count() const { return static_cast<int>(first.size()) - 1; }
 };
 
-constexpr int kShare = 256;  // tokens of one request that one chunk of decode attention reads
+constexpr int kShare = 128;  // tokens of one request that one chunk of decode attention reads
 
 struct Attention {
   const float* q;
