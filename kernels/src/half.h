@@ -38,6 +38,7 @@ inline uint16_t half_of(float x) {
   const float magnitude = std::fabs(x);
   if (std::isnan(x)) return static_cast<uint16_t>(sign | 0x7e00);
   if (magnitude >= 65520.0f) return static_cast<uint16_t>(sign | 0x7c00);
+  if (magnitude == 0.0f) return sign;  // frexp gives it the exponent of 0.5
   int exponent;
   std::frexp(magnitude, &exponent);
   // The unit in the last place: 2^-10 of the leading bit, and no finer than the subnormals.

@@ -99,7 +99,8 @@ void Team::run_shared(int chunks, Call call, const void* work) {
 }
 
 void Team::help() {
-  uint32_t heard = bell_.load(std::memory_order_acquire);
+  // As it was before there were helpers: one that starts late still hears of a job, and of the end.
+  uint32_t heard = 0;
   for (;;) {
     uint64_t state = state_.load(std::memory_order_acquire);
     int chunk;

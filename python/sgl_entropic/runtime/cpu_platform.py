@@ -15,10 +15,10 @@ import torch
 from sglang.srt.platforms.cpu import CpuSRTPlatform
 from sglang.srt.platforms.device_mixin import PlatformEnum
 from sglang.srt.platforms.interface import PlatformCapabilities
-from sgl_entropic_kernels.native import library
 
 from sgl_entropic.runtime.active_config import active_config
 from sgl_entropic.runtime.kv_pool_size import kv_pool_tokens
+from sgl_entropic_kernels.native import library
 
 logger = logging.getLogger(__name__)
 

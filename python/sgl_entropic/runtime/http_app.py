@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from sgl_entropic.errors import SeamError
+from sgl_entropic.runtime.active_config import active_config
 from sgl_entropic.runtime.http_middleware import EntropicMiddleware
+from sgl_entropic.runtime.packed_weights_guard import PackedWeightsGuard
 from sgl_entropic.runtime.scheduler import STATE_KEY
 
 
@@ -28,5 +30,16 @@ def add_middleware() -> None:
     from sglang.srt.entrypoints.http_server import app  # noqa: PLC0415 -- loaded by now
     from starlette.middleware import Middleware  # noqa: PLC0415
 
-    if not any(entry.cls is EntropicMiddleware for entry in app.user_middleware):
-        app.user_middleware.append(Middleware(EntropicMiddleware))
+    wanted: list[Any] = [EntropicMiddleware]
+    if weights_are_packed():
+        wanted.append(PackedWeightsGuard)
+    for cls in wanted:
+        if not any(entry.cls is cls for entry in app.user_middleware):
+            app.user_middleware.append(Middleware(cls))
+
+
+def weights_are_packed() -> bool:
+    """Whether the schedulers run the CPU fast path."""
+    from sglang.srt.platforms import current_platform  # noqa: PLC0415 -- resolves the platform on first use
+
+    return type(current_platform).__name__ == "PortableCpuPlatform" and active_config().cpu.fast_path

@@ -146,4 +146,6 @@ def _read_logits(logits: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Ten
     # Placeholders of images and audio are hashes outside the vocabulary: no distribution speaks of them.
     known = statistics.valid & (targets >= 0) & (targets < logits.shape[-1])
     surprisal = token_surprisal(logits, statistics, targets.clamp(0, logits.shape[-1] - 1))
-    return torch.where(statistics.valid, statistics.entropy_nats, unknown), torch.where(known, surprisal, unknown)
+    return torch.where(statistics.valid, statistics.entropy_nats, unknown), torch.where(
+        known, surprisal, unknown
+    )

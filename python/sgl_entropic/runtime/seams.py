@@ -318,9 +318,14 @@ def install() -> None:
 
 def check_signatures() -> None:
     """Raise :class:`SeamError` unless every target exists with the parameters that the table says."""
-    problems = [problem for seam in SEAMS if (problem := _signature_problem(seam)) is not None]
+    problems = problems_of(SEAMS)
     if problems:
         raise SeamError(_message(problems))
+
+
+def problems_of(seams: tuple[Seam, ...]) -> list[str]:
+    """What is wrong with the targets of ``seams`` in the installed SGLang."""
+    return [problem for seam in seams if (problem := _signature_problem(seam)) is not None]
 
 
 def verify(process: str) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sys
 
+from sgl_entropic.runtime.cpu.seam_rows import CPU_SEAMS
 from sgl_entropic.runtime.seams import SEAMS, SGLANG_VERSION
 
 _HEAD = f"""# Touches on SGLang
 
-Made from `runtime/seams.py` by `python -m sgl_entropic.runtime.seams_page`; do not edit it here. Every row is checked at
+Made from `runtime/seams.py` and `runtime/cpu/seam_rows.py` by `python -m sgl_entropic.runtime.seams_page`; do not edit it here. Every row is checked at
 start against the installed SGLang ({SGLANG_VERSION}): the target must exist with these parameters, and after installation
-it must really be ours. A row that is dead stops the start and is named.
+it must really be ours. A row that is dead stops the start and is named. The rows of the CPU fast path stand last; they
+are checked where that path is used.
 
 The package also enters through two entry points: `sglang.srt.plugins` (`sgl_entropic.plugin:load`, which installs this
 table) and `sglang.srt.platforms` (`sgl_entropic.plugin:cpu_platform`, the portable CPU platform). Output fields, internal
@@ -22,7 +24,7 @@ state and the readings' way to the host use SGLang's own extension points: `Sche
 def page() -> str:
     """The whole page as Markdown."""
     parts = [_HEAD]
-    for seam in SEAMS:
+    for seam in (*SEAMS, *CPU_SEAMS):
         ours = f"`{seam.ours}`" if seam.ours else "nothing is changed"
         parts.append(
             f"## `{seam.target.removeprefix('sglang.srt.')}`\n\n"

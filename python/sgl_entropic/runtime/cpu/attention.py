@@ -7,10 +7,11 @@ from itertools import accumulate
 from typing import Any
 
 import torch
-from sgl_entropic_kernels.native import library
 from sglang.srt.layers.attention.torch_native_backend import TorchNativeAttnBackend
 from sglang.srt.layers.radix_attention import AttentionType
 from sglang.srt.mem_cache.memory_pool import KVWriteLoc, MHATokenToKVPool
+
+from sgl_entropic_kernels.native import library
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,9 @@ class PageLists:
     longest: int
 
 
-def page_lists(req_to_token: torch.Tensor, rows: list[int], lengths: list[int], queries: list[int]) -> PageLists:
+def page_lists(
+    req_to_token: torch.Tensor, rows: list[int], lengths: list[int], queries: list[int]
+) -> PageLists:
     """The lists of requests that read all of their tokens.
 
     Args:
@@ -52,7 +55,7 @@ def page_lists(req_to_token: torch.Tensor, rows: list[int], lengths: list[int], 
     )
 
 
-class PagedCpuAttnBackend(TorchNativeAttnBackend):  # type: ignore[misc]
+class PagedCpuAttnBackend(TorchNativeAttnBackend):
     """SGLang's attention interface over the compiled kernel; what that cannot do falls back to SGLang's own.
 
     Attributes:
@@ -97,8 +100,15 @@ class PagedCpuAttnBackend(TorchNativeAttnBackend):  # type: ignore[misc]
         """One new token of every request."""
         return self._forward(super().forward_decode, q, k, v, layer, forward_batch, save_kv_cache)
 
-    def _forward(  # noqa: PLR0913, PLR0917 -- SGLang's own list of arguments
-        self, native: Any, q: torch.Tensor, k: Any, v: Any, layer: Any, forward_batch: Any, save_kv_cache: bool
+    def _forward(
+        self,
+        native: Any,
+        q: torch.Tensor,
+        k: Any,
+        v: Any,
+        layer: Any,
+        forward_batch: Any,
+        save_kv_cache: bool,
     ) -> torch.Tensor:
         lists = self.forward_metadata
         if lists is None or not self._paged(layer, q):

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from sgl_entropic_kernels.native import library
 from sglang.srt.layers.layernorm import RMSNorm
 from sglang.srt.layers.rotary_embedding.base import RotaryEmbedding
 from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
@@ -14,6 +13,7 @@ from sglang.srt.model_executor.forward_context import get_attn_backend
 
 from sgl_entropic.runtime.cpu.attention import PagedCpuAttnBackend, cache_view, supported
 from sgl_entropic.runtime.cpu.weights import PackedEmbeddingMethod, PackedLinearMethod
+from sgl_entropic_kernels.native import library
 
 FAMILIES = frozenset({"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"})
 
@@ -73,15 +73,13 @@ class FusedDecoder:
         lists = backend.forward_metadata if isinstance(backend, PagedCpuAttnBackend) else None
         plain = (
             self._attached
-            and lists is not None
-            and lists.longest <= self._positions
             and input_embeds is None
             and pp_proxy_tensors is None
             and not self._body.layers_to_capture
             and input_ids.numel() > 0
             and not self._hooked()
         )
-        if not plain:
+        if not plain or lists is None or lists.longest > self._positions:
             self.module_steps += 1
             self.last_backend = "modules"
             return self._modules_forward(input_ids, positions, forward_batch, input_embeds, pp_proxy_tensors)
@@ -104,7 +102,8 @@ class FusedDecoder:
         """Whether someone hooked into a layer (``--forward-hooks``), who would hear nothing of a fused pass."""
         first = self._body.layers[0]
         return any(
-            module._forward_hooks or module._forward_pre_hooks for module in (first, first.self_attn, first.mlp)
+            module._forward_hooks or module._forward_pre_hooks
+            for module in (first, first.self_attn, first.mlp)
         )
 
 
@@ -163,13 +162,16 @@ def _add_layer(native: Any, layer: Any, like: Any, eps: float, rotary: Any) -> N
     )
 
 
-def _require(condition: bool, what: str) -> None:
+def _require(condition: object, what: str) -> None:
     if not condition:
         raise UnfusableError(f"the fused call does not compute {what}")
 
 
 def _packed(module: Any, method: type, *, bias: bool = True) -> Any:
-    _require(isinstance(getattr(module, "quant_method", None), method), f"a {type(module).__name__} that is not packed")
+    _require(
+        isinstance(getattr(module, "quant_method", None), method),
+        f"a {type(module).__name__} that is not packed",
+    )
     _require(bias or _bias(module) is None, "a bias in the MLP")
     return module.quant_method.packed
 
@@ -180,6 +182,8 @@ def _bias(module: Any) -> torch.Tensor | None:
 
 
 def _norm(module: Any) -> torch.Tensor:
-    _require(type(module) is RMSNorm and module.variance_size_override is None, f"its {type(module).__name__}")
+    _require(
+        type(module) is RMSNorm and module.variance_size_override is None, f"its {type(module).__name__}"
+    )
     weight: torch.Tensor = module.weight.detach().float().contiguous()
     return weight

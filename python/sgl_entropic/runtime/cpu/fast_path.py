@@ -8,12 +8,15 @@ import time
 from typing import Any
 
 import torch
-from sgl_entropic_kernels.native import library
 
+from sgl_entropic.errors import SeamError
+from sgl_entropic.runtime.cpu import fused_ops
 from sgl_entropic.runtime.cpu.attention import PagedCpuAttnBackend
 from sgl_entropic.runtime.cpu.decoder import FusedDecoder, UnfusableError
 from sgl_entropic.runtime.cpu.head_statistics import HeadStatistics
+from sgl_entropic.runtime.cpu.seam_rows import verify_cpu
 from sgl_entropic.runtime.cpu.weights import Packing, WeightsMode, pack_model
+from sgl_entropic_kernels.native import library
 
 logger = logging.getLogger(__name__)
 
@@ -90,6 +93,7 @@ _installed: FastPath | None = None
 def install(model: torch.nn.Module, mode: WeightsMode) -> FastPath:
     """Build the fast path of this process's model."""
     global _installed  # noqa: PLW0603 -- one model a process; SGLang's platform hooks carry no state of their own
+    verify_cpu(create_attention_backend, fused_ops.rms_norm, fused_ops.silu_and_mul, fused_ops.PLATFORM_KEY)
     _installed = FastPath(model, mode)
     return _installed
 
@@ -102,8 +106,11 @@ def installed() -> FastPath | None:
 def create_attention_backend(runner: Any) -> Any:
     """SGLang's factory for the platform's attention backend."""
     backend = PagedCpuAttnBackend(runner)
-    if _installed is not None:
-        _installed.attach(backend, runner.token_to_kv_pool)
+    if _installed is None:
+        raise SeamError(
+            "the CPU fast path cannot be installed: SGLang did not call the platform's post_load_model"
+        )
+    _installed.attach(backend, runner.token_to_kv_pool)
     return backend
 
 

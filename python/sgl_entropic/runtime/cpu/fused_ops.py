@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from sgl_entropic_kernels.native import library
 from sglang.kernels.fused_op import BaseFusedOp
 from sglang.srt.layers.activation import SiluAndMul
 from sglang.srt.layers.layernorm import RMSNorm
+
+from sgl_entropic_kernels.native import library
 
 PLATFORM_KEY = "native"
 """The platform's dispatch key; SGLang's registry asks for these forwards under it."""
@@ -24,7 +25,9 @@ def _plain(x: torch.Tensor) -> bool:
     return x.dtype == torch.float32 and x.device.type == "cpu" and x.is_contiguous() and x.numel() > 0
 
 
-def rms_norm(op: Any, x: torch.Tensor, residual: torch.Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
+def rms_norm(
+    op: Any, x: torch.Tensor, residual: torch.Tensor | None = None, *args: Any, **kwargs: Any
+) -> Any:
     """``RMSNorm.forward``: the norm of ``x`` [..., n], after adding it to ``residual`` in place where there is one."""
     plain = (
         not args

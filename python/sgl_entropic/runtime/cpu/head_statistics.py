@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from sgl_entropic_kernels.native import STATISTICS, library
 
 from sgl_entropic.entropy.row_statistics import RowStatistics
+from sgl_entropic_kernels.native import STATISTICS, library
 
 
 class HeadStatistics:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
-from sgl_entropic_kernels.native import library
 from sglang.srt.layers.linear import LinearBase
 from sglang.srt.layers.quantization.base_config import QuantizeMethodBase
 from sglang.srt.layers.quantization.unquant import UnquantizedEmbeddingMethod, UnquantizedLinearMethod
@@ -20,6 +19,7 @@ from sglang.srt.layers.vocab_parallel_embedding import VocabParallelEmbedding
 
 from sgl_entropic.entropy.row_statistics import RowStatistics
 from sgl_entropic.runtime.cpu.head_statistics import HeadStatistics
+from sgl_entropic_kernels.native import library
 
 WeightsMode = Literal["float32", "int8"]
 
@@ -44,7 +44,7 @@ class Packing:
         return sum(self.bytes_of.values())
 
 
-class PackedLinearMethod(QuantizeMethodBase):  # type: ignore[misc]
+class PackedLinearMethod(QuantizeMethodBase):
     """Products with a packed matrix, in place of ``UnquantizedLinearMethod``."""
 
     def __init__(self, weight: Any) -> None:
@@ -124,9 +124,9 @@ def pack_model(model: torch.nn.Module, mode: WeightsMode, statistics: HeadStatis
 def _packable(model: torch.nn.Module) -> Iterator[Any]:
     for module in model.modules():
         method = getattr(module, "quant_method", None)
-        plain = (
-            isinstance(module, LinearBase) and type(method) is UnquantizedLinearMethod
-        ) or (isinstance(module, VocabParallelEmbedding) and type(method) is UnquantizedEmbeddingMethod)
+        plain = (isinstance(module, LinearBase) and type(method) is UnquantizedLinearMethod) or (
+            isinstance(module, VocabParallelEmbedding) and type(method) is UnquantizedEmbeddingMethod
+        )
         if plain and module.weight.ndim == 2 and module.weight.dtype == torch.float32:
             yield module
 
