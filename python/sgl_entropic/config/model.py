@@ -95,6 +95,13 @@ class CpuConfig(_Section):
     fast_path: Annotated[
         bool, Field(description="Compiled kernels; off runs SGLang's own PyTorch operations, bit for bit.")
     ] = True
+    fork: Annotated[
+        bool,
+        Field(
+            description="Start SGLang's processes as copies of the first one, which saves memory and time; off spawns "
+            "them as SGLang does elsewhere."
+        ),
+    ] = True
 
 
 class EntropicConfig(_Section):

@@ -86,6 +86,15 @@ class PortableCpuPlatform(CpuSRTPlatform):
             psutil.virtual_memory().available / 2**30,
         )
 
+    def get_kv_pool_cls(self, *, kind: Any) -> type | None:
+        """Keys and values in memory that is taken as it is used; with the fast path off, SGLang's own pool."""
+        if kind != "mha" or not active_config().cpu.fast_path:
+            stock: type | None = super().get_kv_pool_cls(kind=kind)
+            return stock
+        from sgl_entropic.runtime.cpu.kv_pool import LazyKVPool  # noqa: PLC0415 -- imports SGLang's pools
+
+        return LazyKVPool
+
     def post_load_model(self, model: torch.nn.Module) -> None:
         """Pack the weights and, for the families it knows, replace the decoder's forward by one call."""
         config = active_config().cpu

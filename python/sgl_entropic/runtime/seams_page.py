@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 
 from sgl_entropic.runtime.cpu.seam_rows import CPU_SEAMS
-from sgl_entropic.runtime.seams import SEAMS, SGLANG_VERSION
+from sgl_entropic.runtime.seam import SGLANG_VERSION
+from sgl_entropic.runtime.seam_table import SEAMS
 
 _HEAD = f"""# Touches on SGLang
 
-Made from `runtime/seams.py` and `runtime/cpu/seam_rows.py` by `python -m sgl_entropic.runtime.seams_page`; do not edit it here. Every row is checked at
+Made from `runtime/seam_table.py` and `runtime/cpu/seam_rows.py` by `python -m sgl_entropic.runtime.seams_page`; do not edit it here. Every row is checked at
 start against the installed SGLang ({SGLANG_VERSION}): the target must exist with these parameters, and after installation
 it must really be ours. A row that is dead stops the start and is named. The rows of the CPU fast path stand last; they
 are checked where that path is used.

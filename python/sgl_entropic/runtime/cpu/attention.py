@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from sglang.srt.layers.attention.torch_native_backend import TorchNativeAttnBackend
 from sglang.srt.layers.radix_attention import AttentionType
-from sglang.srt.mem_cache.memory_pool import KVWriteLoc, MHATokenToKVPool
+from sglang.srt.mem_cache.memory_pool import KVWriteLoc
 
+from sgl_entropic.runtime.cpu.kv_pool import LazyKVPool
 from sgl_entropic_kernels.native import library
 
 
@@ -142,7 +143,7 @@ class PagedCpuAttnBackend(TorchNativeAttnBackend):
     def _paged(self, layer: Any, q: torch.Tensor) -> bool:
         return bool(
             supported(layer)
-            and type(self.token_to_kv_pool) is MHATokenToKVPool
+            and type(self.token_to_kv_pool) is LazyKVPool
             and q.numel() > 0
             and self.token_to_kv_pool.get_key_buffer(layer.layer_id).dtype in (torch.float32, torch.bfloat16)
         )

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from sglang.srt.layers.layernorm import RMSNorm
 from sglang.srt.layers.rotary_embedding.base import RotaryEmbedding
-from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
 from sglang.srt.model_executor.forward_context import get_attn_backend
 
 from sgl_entropic.runtime.cpu.attention import PagedCpuAttnBackend, cache_view, supported
+from sgl_entropic.runtime.cpu.kv_pool import LazyKVPool
 from sgl_entropic.runtime.cpu.weights import PackedEmbeddingMethod, PackedLinearMethod
 from sgl_entropic_kernels.native import library
 
@@ -51,8 +51,8 @@ class FusedDecoder:
 
     def attach(self, pool: Any) -> None:
         """Read and write the keys and values of SGLang's ``pool``."""
-        if type(pool) is not MHATokenToKVPool:
-            raise TypeError(f"{type(pool).__name__} instead of MHATokenToKVPool")
+        if type(pool) is not LazyKVPool:
+            raise TypeError(f"{type(pool).__name__} instead of {LazyKVPool.__name__}")
         self._native.set_cache(
             [cache_view(buffer) for buffer in pool.k_buffer], [cache_view(buffer) for buffer in pool.v_buffer]
         )

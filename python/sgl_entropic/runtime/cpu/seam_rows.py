@@ -13,7 +13,8 @@ from sglang.srt.layers.attention.attention_registry import ATTENTION_BACKENDS
 from sglang.srt.layers.layernorm import RMSNorm
 
 from sgl_entropic.errors import SeamError
-from sgl_entropic.runtime.seams import Mechanism, Seam, problems_of
+from sgl_entropic.runtime.seam import Mechanism, Seam
+from sgl_entropic.runtime.seams import problems_of
 
 _HERE = "sgl_entropic.runtime.cpu."
 _SRT = "sglang.srt."
@@ -38,6 +39,24 @@ CPU_SEAMS: tuple[Seam, ...] = (
         "threads; the registrations below",
         _PROCESSES,
         _OFFICIAL,
+    ),
+    Seam(
+        _SRT + "platforms.interface.SRTPlatform.get_kv_pool_cls",
+        ("self", "kind"),
+        Mechanism.PLATFORM,
+        "sgl_entropic.runtime.cpu_platform.PortableCpuPlatform.get_kv_pool_cls",
+        "a pool that takes its memory as it is used",
+        _PROCESSES,
+        _OFFICIAL,
+    ),
+    Seam(
+        _SRT + "mem_cache.memory_pool.MHATokenToKVPool._create_buffers_normal",
+        ("self",),
+        Mechanism.OVERRIDE,
+        _HERE + "kv_pool.LazyKVPool._create_buffers_normal",
+        "where the pool's zeros come from",
+        _PROCESSES,
+        "torch.zeros leaves fresh memory alone",
     ),
     Seam(
         _SRT + "layers.attention.attention_registry.register_attention_backend",
