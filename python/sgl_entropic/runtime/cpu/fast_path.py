@@ -46,6 +46,9 @@ class FastPath:
             self.decoder = FusedDecoder(model)
         except UnfusableError as error:
             self.reason = str(error)
+        if self.decoder is not None:
+            # What is left to PyTorch is short: among threads, it would mostly wait for the last of them to be scheduled.
+            torch.set_num_threads(1)
         _give_back_memory()
         formats = ", ".join(f"{name} {size / 1e6:.0f} MB" for name, size in self.packing.bytes_of.items())
         logger.info(
