@@ -21,6 +21,9 @@ def test_names() -> None:
         "trace.queue_records": "--entropic-trace-queue-records",
         "cpu.threads": "--entropic-cpu-threads",
         "cpu.kv_pool_mib": "--entropic-cpu-kv-pool-mib",
+        "cpu.weights": "--entropic-weights",
+        "cpu.fast_path": "--entropic-cpu-fast-path",
+        "cpu.fork": "--entropic-cpu-fork",
     }
 
 
@@ -54,6 +57,10 @@ def test_the_help_says_range_and_default(dotted: str) -> None:
         ("trace.publish", "tcp://*:5555", "tcp://*:5555"),
         ("cpu.threads", "none", None),
         ("cpu.kv_pool_mib", "1048576", 1_048_576),
+        ("cpu.weights", "float32", "float32"),
+        ("cpu.weights", "int8", "int8"),
+        ("cpu.fast_path", "Off", False),
+        ("cpu.fast_path", "true", True),
     ],
 )
 def test_accepted(dotted: str, text: str, value: object) -> None:
@@ -81,6 +88,16 @@ def test_accepted(dotted: str, text: str, value: object) -> None:
         ("cpu.threads", "9" * 5000),
         ("cpu.kv_pool_mib", "63"),
         ("cpu.kv_pool_mib", "1GiB"),
+        ("cpu.weights", ""),
+        ("cpu.weights", "none"),
+        ("cpu.weights", "INT8"),
+        ("cpu.weights", "int4"),
+        ("cpu.weights", "float32 "),
+        ("cpu.weights", "\0"),
+        ("cpu.fast_path", ""),
+        ("cpu.fast_path", "none"),
+        ("cpu.fast_path", "0"),
+        ("cpu.fast_path", "auto"),
         ("trace.path", ""),
         ("trace.path", "\udcff"),
         ("trace.publish", "5555"),

@@ -31,6 +31,9 @@ configs = st.builds(
         CpuConfig,
         threads=st.none() | st.integers(1, 1024),
         kv_pool_mib=st.none() | st.integers(64, 1_048_576),
+        weights=st.sampled_from(["float32", "int8"]),
+        fast_path=st.booleans(),
+        fork=st.booleans(),
     ),
 )
 
@@ -70,6 +73,12 @@ def test_nothing_changes_it() -> None:
             '{"cpu": {"threads": NaN}}',
             "cpu.threads = nan is not accepted; expected an integer from 1 to 1024",
         ),
+        (
+            '{"cpu": {"weights": "int4"}}',
+            "cpu.weights = 'int4' is not accepted; expected float32 or int8",
+        ),
+        ('{"cpu": {"weights": null}}', "cpu.weights = None is not accepted; expected float32 or int8"),
+        ('{"cpu": {"fast_path": null}}', "cpu.fast_path = None is not accepted; expected on or off"),
         ('{"cpu": {"threads": "1"}}', "cpu.threads = '1' is not accepted (it is text)"),
         ('{"telemetry": {"enabled": "on"}}', "telemetry.enabled = 'on' is not accepted (it is text)"),
     ],

@@ -1,0 +1,1 @@
+"""Parts of ``twin.py``: one module for each thing that a comparison of servers needs."""
