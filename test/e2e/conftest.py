@@ -40,10 +40,12 @@ def publish_endpoint() -> str:
 def server(
     tmp_path_factory: pytest.TempPathFactory, trace_path: Path, publish_endpoint: str, model_path: str
 ) -> Iterator[Server]:
-    """The launcher with no model named: everything at its default, and all outlets open."""
+    """The launcher with no model named and all outlets open; float32, as the truth that it is compared with."""
     log = tmp_path_factory.mktemp("server") / "server.log"
     flags = [
         "--enable-metrics",
+        "--entropic-weights",
+        "float32",
         "--entropic-trace-path",
         str(trace_path),
         "--entropic-trace-publish",

@@ -53,9 +53,9 @@ def stock_tokens(tmp_path_factory: pytest.TempPathFactory, model_path: str) -> l
 
 @pytest.fixture(scope="module")
 def off_server(tmp_path_factory: pytest.TempPathFactory, model_path: str) -> Iterator[Server]:
-    """SGLang's own command with a configuration asked for: telemetry off."""
+    """SGLang's own command with a configuration asked for: telemetry and the CPU's fast path off."""
     folder = tmp_path_factory.mktemp("off")
-    (folder / "off.yaml").write_text("telemetry:\n  enabled: false\n")
+    (folder / "off.yaml").write_text("telemetry:\n  enabled: false\ncpu:\n  fast_path: false\n")
     command = [str(Path(sys.executable).parent / "sglang"), "serve", "--model-path", model_path]
     flags = ["--entropic-config", str(folder / "off.yaml"), "--max-total-tokens", "32768"]
     with Server([*command, *flags], folder / "server.log", {}) as running:
@@ -63,7 +63,7 @@ def off_server(tmp_path_factory: pytest.TempPathFactory, model_path: str) -> Ite
         assert running.alive(), running.log_tail()
 
 
-def test_telemetry_off_equals_stock(off_server: Server, stock_tokens: list[list[int]]) -> None:
+def test_switched_off_equals_stock(off_server: Server, stock_tokens: list[list[int]]) -> None:
     """Forty greedy answers, token for token."""
     assert len(PROMPTS) == 40
     assert greedy(off_server) == stock_tokens
@@ -75,6 +75,8 @@ def test_sglang_serve_with_a_configuration_is_entropic(off_server: Server) -> No
         "sgl_entropic"
     ]
     assert state["config"]["telemetry"]["enabled"] is False
+    assert state["config"]["cpu"]["fast_path"] is False
+    assert state.get("cpu") is None
     assert set(state["counters"].values()) == {0}
     assert state["slot_store_bytes"] == 0
 

@@ -234,6 +234,8 @@ def hard_server(
         "--enable-mixed-chunk",
         "--max-total-tokens",
         "4096",
+        "--entropic-weights",
+        "float32",
     )
     env = {"SGLANG_TEST_RETRACT": "1", "SGLANG_TEST_RETRACT_INTERVAL": "5"}
     with entropic_server(log, *flags, env=env) as running:

@@ -94,6 +94,54 @@ def test_threads_that_were_configured_are_set(pool: list[Any], monkeypatch: pyte
     assert counts == [3]
 
 
+def test_without_the_fast_path_nothing_of_it_is_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """SGLang's registries, its pool and the model stay as they are."""
+    from sglang.kernels.fused_op import BaseFusedOp
+    from sglang.srt.layers.attention.attention_registry import ATTENTION_BACKENDS
+
+    monkeypatch.setattr(module, "active_config", lambda: EntropicConfig(cpu=CpuConfig(fast_path=False)))
+    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
+    monkeypatch.setattr(BaseFusedOp, "register_oot_forward", lambda *args: pytest.fail("registered"))
+    backends = dict(ATTENTION_BACKENDS)
+    platform, model = PortableCpuPlatform(), torch.nn.Linear(2, 2)
+    platform.init_backend()
+    platform.post_load_model(model)
+    assert dict(ATTENTION_BACKENDS) == backends
+    assert "forward" not in vars(model)
+    assert not model.weight.is_meta
+    assert platform.get_kv_pool_cls(kind="mha") is None
+
+
+def test_the_fast_path_registers_its_backend_and_its_operations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under the names that SGLang's dispatch asks for; once the model is there, for by then the configuration is final."""
+    from sglang.kernels.fused_op import BaseFusedOp
+    from sglang.srt.layers.activation import SiluAndMul
+    from sglang.srt.layers.attention.attention_registry import ATTENTION_BACKENDS
+    from sglang.srt.layers.layernorm import RMSNorm
+
+    from sgl_entropic.runtime.cpu import fast_path, fused_ops
+    from sgl_entropic_kernels.native import library
+
+    forwards: dict[str, dict[type, Any]] = {}
+    config = EntropicConfig(cpu=CpuConfig(threads=1))
+    monkeypatch.setattr(module, "active_config", lambda: config)
+    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
+    monkeypatch.setattr(BaseFusedOp, "_oot_forward_registry", forwards)
+    monkeypatch.setattr(fast_path, "_installed", None)
+    monkeypatch.setitem(ATTENTION_BACKENDS, "torch_native", ATTENTION_BACKENDS["torch_native"])
+    platform = PortableCpuPlatform()
+    platform.init_backend()
+    assert ATTENTION_BACKENDS["torch_native"] is not fast_path.create_attention_backend
+    assert forwards == {}
+    platform.post_load_model(torch.nn.Linear(2, 2))
+    assert ATTENTION_BACKENDS["torch_native"] is fast_path.create_attention_backend
+    ours = {RMSNorm: fused_ops.rms_norm, SiluAndMul: fused_ops.silu_and_mul}
+    assert forwards == {platform.get_dispatch_key_name(): ours}
+    assert library().threads() == 1
+
+
 def test_threads_default_to_the_usable_cpus_unless_openmp_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 2, 4, 6, 8})
     monkeypatch.setattr(torch, "get_num_threads", lambda: 7)

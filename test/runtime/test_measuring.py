@@ -50,8 +50,8 @@ class Telemetry:
     def forget_unscored(self, forward_batch: Any) -> None:
         self.log.append("forget")
 
-    def score_prompt(self, metadata: Any, hidden: Any, logits_of: Any) -> None:
-        self.log.append(("score", logits_of(hidden)))
+    def score_prompt(self, metadata: Any, hidden: Any, logits_of: Any, statistics_of: Any = None) -> None:
+        self.log.append(("score", logits_of(hidden), statistics_of))
 
     def before_sampling(self, logits: Any, info: Any) -> None:
         self.log.append(("before", info))
@@ -114,6 +114,27 @@ def test_sampling_is_measured_before_and_after(telemetry: Telemetry, log: list[A
     assert around_sample(original, "runner", output, batch) is tokens
     assert log == ["forget", ("before", "info"), "sample", ("after", tokens, CONTEXT)]
     assert isinstance(output.auxiliary_device_output, DeviceReadings)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_prompt_is_scored_by_the_model_s_own_lm_head(
+    telemetry: Telemetry, log: list[Any], monkeypatch: pytest.MonkeyPatch, *, packed: bool
+) -> None:
+    """Before SGLang's own pass; a head that computes statistics without the logits is offered too."""
+    from sglang.srt.layers.logits_processor import LogitsMetadata
+
+    monkeypatch.setattr(LogitsMetadata, "from_forward_batch", lambda batch: "metadata")
+    method = SimpleNamespace(target_statistics="statistics") if packed else SimpleNamespace()
+    head, batch = SimpleNamespace(quant_method=method), SimpleNamespace(out_cache_loc=None)
+
+    def lm_head(rows: Any, given: Any, metadata: Any, *, use_logits_buffer: bool) -> tuple[Any, ...]:
+        assert given is head
+        return rows, metadata, use_logits_buffer
+
+    processor = SimpleNamespace(_get_logits=lm_head)
+    with telemetry.step(None):
+        around_logits_processor(lambda *args: log.append("sglang"), processor, "ids", "hidden", head, batch)
+    assert log == [("score", ("hidden", "metadata", False), "statistics" if packed else None), "sglang"]
 
 
 def test_a_decode_step_has_no_facts(telemetry: Telemetry, log: list[Any]) -> None:

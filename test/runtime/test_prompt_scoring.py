@@ -12,6 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sgl_entropic.entropy.row_statistics import row_statistics
 from sgl_entropic.request_params import RequestParams
 from sgl_entropic.runtime.prompt_scoring import ExtendLayout, first_tokens, score
 from sgl_entropic.runtime.request_state import RequestState
@@ -225,3 +226,41 @@ def test_half_precision_logits(dtype: torch.dtype) -> None:
     row = hidden[0].double().tolist()
     assert float(store.surprisal_nats[2]) == pytest.approx(reference.surprisal(row, 4), rel=1e-5)
     assert float(store.entropy_nats[1]) == pytest.approx(reference.one_row(row).entropy_nats, rel=1e-5)
+
+
+@pytest.mark.parametrize("answers", [[True, True, True], [False, False, False], [True, False, True]])
+def test_an_lm_head_that_computes_statistics_spares_the_logits(answers: list[bool]) -> None:
+    """Chunk by chunk, and the logits tell where it cannot; the readings are the same either way."""
+    part = Part([0, 4, 2, 6, 1, 3], [1, 2, 9, 4, 5, 6], 0, False, None, 5)
+    hidden = torch.randn(6, VOCAB)
+    plain, fused = filled_store(), filled_store()
+    asked, given = iter(answers), []
+
+    def lm_head(rows: torch.Tensor) -> torch.Tensor:
+        given.append(len(rows))
+        return rows
+
+    def statistics_of(rows: torch.Tensor, targets: torch.Tensor) -> Any:
+        if not next(asked):
+            return None
+        return row_statistics(rows), rows.gather(1, targets.unsqueeze(1)).squeeze(1)
+
+    for store, statistics in ((plain, None), (fused, statistics_of)):
+        given.clear()
+        score(
+            store,
+            ExtendLayout.of([6], (part.facts(),)),
+            hidden_states=hidden,
+            input_ids=torch.tensor(part.tokens),
+            slots=torch.tensor(part.slots),
+            request_rows=torch.tensor([0]),
+            logits_of=lm_head,
+            chunk_rows=2,
+            statistics_of=statistics,
+        )
+    assert given == [2] * answers.count(False)
+    for name in ("surprisal_nats", "entropy_nats", "pending_surprisal_nats"):
+        np.testing.assert_allclose(getattr(fused, name), getattr(plain, name), **FLOAT32)
+    assert float(fused.pending_surprisal_nats[0]) == pytest.approx(
+        reference.surprisal(hidden[5].tolist(), 5), rel=1e-5
+    )

@@ -80,6 +80,9 @@ def examples(tmp_path: Path) -> dict[str, tuple[str, Any]]:
         "trace.queue_records": ("16", 16),
         "cpu.threads": ("2", 2),
         "cpu.kv_pool_mib": ("64", 64),
+        "cpu.weights": ("float32", "float32"),
+        "cpu.fast_path": ("off", False),
+        "cpu.fork": ("off", False),
     }
 
 

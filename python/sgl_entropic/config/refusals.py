@@ -69,7 +69,10 @@ def _line(model: type[BaseModel], detail: ErrorDetails) -> str:
     kind = next(spec.kind for spec in specs_of(model) if spec.dotted == dotted)
     # The commonest slip of YAML: enabled: "off".
     return refused_value(
-        model, dotted, value, "it is text" if isinstance(value, str) and kind not in {"text", "choice"} else ""
+        model,
+        dotted,
+        value,
+        "it is text" if isinstance(value, str) and kind not in {"text", "choice"} else "",
     )
 
 

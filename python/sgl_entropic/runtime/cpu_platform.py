@@ -18,7 +18,6 @@ from sglang.srt.platforms.interface import PlatformCapabilities
 
 from sgl_entropic.runtime.active_config import active_config
 from sgl_entropic.runtime.kv_pool_size import kv_pool_tokens
-from sgl_entropic_kernels.native import library
 
 logger = logging.getLogger(__name__)
 
@@ -66,25 +65,13 @@ class PortableCpuPlatform(CpuSRTPlatform):
             server_args.mem_fraction_static = 0.5
 
     def init_backend(self) -> None:
-        """Threads of the worker process, and the compiled operations in SGLang's registries."""
-        config = active_config().cpu
-        threads = config.threads or default_threads()
+        """Threads, as far as they are known: SGLang calls this on import, in the first process before it reads flags."""
+        self._set_threads()
+
+    def _set_threads(self) -> int:
+        threads = active_config().cpu.threads or default_threads()
         torch.set_num_threads(threads)
-        if config.fast_path:
-            # SGLang's dispatch asks for the attention backend by the name "torch_native" in many places (no Triton, no
-            # graph capture): ours goes by that name.
-            from sglang.srt.layers.attention.attention_registry import register_attention_backend  # noqa: PLC0415
-
-            from sgl_entropic.runtime.cpu import fast_path, fused_ops  # noqa: PLC0415 -- loads the compiled kernels
-
-            library().set_threads(threads)
-            register_attention_backend(ATTENTION_BACKEND)(fast_path.create_attention_backend)
-            fused_ops.register()
-        logger.info(
-            "CPU platform: %d threads, %.1f GiB of memory free.",
-            threads,
-            psutil.virtual_memory().available / 2**30,
-        )
+        return threads
 
     def get_kv_pool_cls(self, *, kind: Any) -> type | None:
         """Keys and values in memory that is taken as it is used; with the fast path off, SGLang's own pool."""
@@ -96,12 +83,18 @@ class PortableCpuPlatform(CpuSRTPlatform):
         return LazyKVPool
 
     def post_load_model(self, model: torch.nn.Module) -> None:
-        """Pack the weights and, for the families it knows, replace the decoder's forward by one call."""
+        """Pack the weights, and bring the compiled operations in: in the worker, where the configuration is final."""
+        threads = self._set_threads()
+        logger.info(
+            "CPU platform: %d threads, %.1f GiB of memory free.",
+            threads,
+            psutil.virtual_memory().available / 2**30,
+        )
         config = active_config().cpu
         if config.fast_path:
             from sgl_entropic.runtime.cpu import fast_path  # noqa: PLC0415 -- loads the compiled kernels
 
-            fast_path.install(model, config.weights)
+            fast_path.install(model, config.weights, threads)
 
 
 def default_threads() -> int:

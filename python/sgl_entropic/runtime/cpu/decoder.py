@@ -38,9 +38,9 @@ class FusedDecoder:
         Raises:
             UnfusableError: the model has something that the call does not compute.
         """
+        self._native = _build(model)
         self._body = model.model
         self._modules_forward: Callable[..., Any] = self._body.forward
-        self._native = _build(model)
         self._positions = self._body.layers[0].self_attn.rotary_emb.cos_sin_cache.shape[0]
         self._attached = False
         self.fused_steps = 0
@@ -115,6 +115,7 @@ def _build(model: Any) -> Any:
     rotary, attention = first.rotary_emb, first.attn
     _require(type(rotary).forward_native is RotaryEmbedding.forward_native, f"its {type(rotary).__name__}")
     _require(rotary.position_start == 0, "a rotary embedding that starts elsewhere than 0")
+    _require(supported(attention), "its kind of attention")
     normed = hasattr(first, "q_norm")
     native = library().Decoder(
         embedding=_packed(body.embed_tokens, PackedEmbeddingMethod),

@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 import torch
+from sglang.srt.layers.attention.attention_registry import register_attention_backend
 
 from sgl_entropic.errors import SeamError
 from sgl_entropic.runtime.cpu import fused_ops
@@ -93,9 +94,17 @@ class FastPath:
 _installed: FastPath | None = None
 
 
-def install(model: torch.nn.Module, mode: WeightsMode) -> FastPath:
-    """Build the fast path of this process's model."""
+def install(model: torch.nn.Module, mode: WeightsMode, threads: int) -> FastPath:
+    """Build the fast path of this process's model.
+
+    The registrations come here and not earlier: SGLang asks for attention backends and fused operations only after the
+    model is loaded, and a server with the fast path off must find nothing of ours in its registries.
+    """
     global _installed  # noqa: PLW0603 -- one model a process; SGLang's platform hooks carry no state of their own
+    library().set_threads(threads)
+    # SGLang asks for the name "torch_native" where it avoids Triton and graph capture: ours goes by that name.
+    register_attention_backend("torch_native")(create_attention_backend)
+    fused_ops.register()
     verify_cpu(create_attention_backend, fused_ops.rms_norm, fused_ops.silu_and_mul, fused_ops.PLATFORM_KEY)
     _installed = FastPath(model, mode)
     return _installed

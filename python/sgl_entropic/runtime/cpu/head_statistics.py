@@ -33,7 +33,10 @@ class HeadStatistics:
         return logits
 
     def recall(self, logits: torch.Tensor) -> RowStatistics | None:
-        """Statistics of ``logits`` if they are the latest ones, untouched, and ordinary rows; else ``None``."""
+        """Statistics of ``logits`` if they are the latest ones and their rows ordinary; else ``None``.
+
+        Nothing may have written to them since: the telemetry asks before the sampler touches them.
+        """
         if self._latest is None:
             return None
         latest, statistics = self._latest

@@ -7,6 +7,7 @@ itself gets an error instead of stale numbers.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -102,22 +103,27 @@ def pack_model(model: torch.nn.Module, mode: WeightsMode, statistics: HeadStatis
         statistics: where the LM head leaves the statistics of its rows.
     """
     packing = Packing(mode)
-    for module in _packable(model):
-        method: PackedLinearMethod
-        matrix = module.weight.detach()
-        packing.original_bytes += matrix.nbytes
-        if isinstance(module, VocabParallelEmbedding):
+    modules = list(_packable(model))
+    uses = Counter(id(module.weight) for module in modules)
+    shared: dict[int, Any] = {}
+    for module in modules:
+        parameter = module.weight
+        packed = shared.get(id(parameter))
+        vocabulary = isinstance(module, VocabParallelEmbedding)
+        if packed is None:
             # Rows beyond the vocabulary are padding, which must not take part in a sum over it.
-            packed = _pack(matrix[: module.org_vocab_size], mode)
-            method = PackedEmbeddingMethod(packed, statistics)
-        else:
+            matrix = parameter.detach()[: module.org_vocab_size] if vocabulary else parameter.detach()
             packed = _pack(matrix, mode)
-            method = PackedLinearMethod(packed)
-        packing.bytes_of[packed.format] = packing.bytes_of.get(packed.format, 0) + packed.bytes
-        module.quant_method = method
-        module.weight = torch.nn.Parameter(
-            torch.empty(matrix.shape, dtype=matrix.dtype, device="meta"), requires_grad=False
+            packing.original_bytes += parameter.nbytes
+            packing.bytes_of[packed.format] = packing.bytes_of.get(packed.format, 0) + packed.bytes
+            if uses[id(parameter)] > 1:
+                shared[id(parameter)] = (
+                    packed  # alive until its last module has been here, so the id stays its own
+                )
+        module.quant_method = (
+            PackedEmbeddingMethod(packed, statistics) if vocabulary else PackedLinearMethod(packed)
         )
+        module.weight = torch.nn.Parameter(torch.empty_like(parameter, device="meta"), requires_grad=False)
     return packing
 
 
