@@ -290,14 +290,16 @@ void add_layer(sge::Decoder& self, std::shared_ptr<sge::Weight> qkv, std::shared
 // The memory stays the caller's, who keeps it alive.
 void set_cache(sge::Decoder& self, const std::vector<CacheArray>& k, const std::vector<CacheArray>& v) {
   require(k.size() == self.layers.size() && v.size() == k.size(), "one K and one V cache for each layer");
-  int64_t slots = 0;
+  require(!k.empty(), "set_cache needs a decoder with layers");
+  std::vector<sge::KvCache> caches;
+  const auto slots = static_cast<int64_t>(k[0].shape(0));
   for (size_t i = 0; i < k.size(); ++i) {
     const sge::KvCache kv = cache_of(k[i], v[i]);
     require(kv.kv_heads == self.kv_heads && kv.head_dim == self.head_dim, "the cache must be [slots, kv_heads, head_dim]");
-    require(i == 0 || static_cast<int64_t>(k[i].shape(0)) == slots, "all layers must have equally many slots");
-    slots = static_cast<int64_t>(k[i].shape(0));
-    self.layers[i].kv = kv;
+    require(static_cast<int64_t>(k[i].shape(0)) == slots, "all layers must have equally many slots");
+    caches.push_back(kv);
   }
+  for (size_t i = 0; i < k.size(); ++i) self.layers[i].kv = caches[i];
   self.cache_slots = slots;
 }
 
@@ -335,6 +337,7 @@ void forward(const sge::Decoder& self, const std::optional<Indices>& ids, const 
 
 NB_MODULE(_native, m) {
   m.doc() = "Kernels of the portable CPU platform; see src/ of the kernels and sgl_entropic_kernels for the contracts.";
+  sge::kernels();  // an unknown instruction set is said here, not from within a thread
   m.def("isa", [] { return std::string(sge::kernels().name); });
   m.def("set_threads", [](int threads) {
     require(threads >= 1 && threads <= 1024, "threads must be between 1 and 1024");
@@ -376,7 +379,7 @@ NB_MODULE(_native, m) {
       .def("add_layer", &add_layer, "qkv"_a, "o"_a, "gate_up"_a, "down"_a, "input_norm"_a.noconvert(),
            "post_norm"_a.noconvert(), "qkv_bias"_a.noconvert() = nb::none(), "o_bias"_a.noconvert() = nb::none(),
            "q_norm"_a.noconvert() = nb::none(), "k_norm"_a.noconvert() = nb::none())
-      .def("set_cache", &set_cache, "k"_a, "v"_a)
+      .def("set_cache", &set_cache, "k"_a.noconvert(), "v"_a.noconvert())
       .def("forward", &forward, "ids"_a.noconvert().none(), "positions"_a.noconvert(), "out_slots"_a.noconvert(),
            "kv_indptr"_a.noconvert(), "kv_slots"_a.noconvert(), "q_indptr"_a.noconvert(), "hidden_states"_a.noconvert());
 }

@@ -17,10 +17,18 @@ void round_inputs(const float* x, int ldx, int k, int first, int rows, const Rou
         values = rest;
       }
       const F16 low = load(values), high = load(values + kWidth);
+      const size_t at = static_cast<size_t>(r) * to.blocks + b;
+      // 0, or NaN where an input is not finite: such a block has no codes, and its products must be NaN.
+      const float flaw = sum(low * zero() + high * zero());
+      if (flaw != 0.0f) {
+        std::fill(to.codes + at * kBlock, to.codes + (at + 1) * kBlock, int8_t{0});
+        to.scales[at] = flaw;
+        to.sums[at] = 0;
+        continue;
+      }
       const float largest_input = largest(max(absolute(low), absolute(high)));
       const F16 inverse = set1(largest_input > 0.0f ? 127.0f / largest_input : 0.0f);
       const I16 low_codes = nearest_int(low * inverse), high_codes = nearest_int(high * inverse);
-      const size_t at = static_cast<size_t>(r) * to.blocks + b;
       store_int8(to.codes + at * kBlock, low_codes);
       store_int8(to.codes + at * kBlock + kWidth, high_codes);
       to.scales[at] = largest_input / 127.0f;

@@ -23,18 +23,19 @@ void row_sums(const float* logits, int ld, int rows, int columns, RowSums* sums,
     for (int i = whole; i < columns; ++i) m = std::max(m, x[i]);
     double z = 0, s1 = 0, s2 = 0;
     const F16 m16 = set1(m), floor = set1(-1e4f);
-    F16 z16 = zero(), a16 = zero(), b16 = zero();
+    F16 z16 = zero(), a16 = zero(), b16 = zero(), flaw = zero();
     for (int i = 0; i < whole; i += kWidth) {
+      flaw = fma(load(x + i), zero(), flaw);  // NaN where a logit is not finite
       // e^d is 0 long before the floor, which keeps 0 * inf out of the sums.
       const F16 d = max(load(x + i) - m16, floor), e = exp(d), de = d * e;
       z16 = z16 + e;
       a16 = a16 + de;
       b16 = fma(d, de, b16);
     }
-    z = sum(z16), s1 = sum(a16), s2 = sum(b16);
+    z = sum(z16 + flaw), s1 = sum(a16), s2 = sum(b16);
     for (int i = whole; i < columns; ++i) {
       const double d = std::max(x[i] - m, -1e4f), e = std::exp(d);
-      z += e, s1 += d * e, s2 += d * d * e;
+      z += e + 0.0 * x[i], s1 += d * e, s2 += d * d * e;
     }
     sums[static_cast<size_t>(r) * sums_stride] = {m, z, s1, s2};
   }

@@ -14,6 +14,8 @@ constexpr size_t kChunkBytes = 48 * 1024;
 // Chunks a thread should have to choose from, so that no one waits long for the last.
 constexpr int kChunksPerThread = 4;
 constexpr int kPanelStep = 4;
+// Columns (in panels) over which the statistics of logits are summed at a time.
+constexpr int kSumPanels = 16;
 // Elementwise work below this is done before a second thread would have heard of it.
 constexpr int64_t kSerialElements = 16 * 1024;
 
@@ -110,10 +112,14 @@ void lm_head(const float* x, int rows, const Weight& w, float* logits, float* st
              float* target_logits) {
   if (rows == 0) return;
   const auto t = team();
-  const Grid g = grid_of(rows, w, t->threads());
+  Grid g = grid_of(rows, w, t->threads());
+  // Sums are formed over the same columns whatever the number of rows and threads, so their bits are the same too.
+  g.step = ceil_div(g.step, kSumPanels) * kSumPanels;
+  g.steps = ceil_div(w.panels, g.step);
+  const int parts = ceil_div(w.panels, kSumPanels);
   const Kernels& k = kernels();
   const Product product(x, w.k, rows, w);
-  std::vector<RowSums> sums(statistics ? static_cast<size_t>(rows) * g.steps : 0);
+  std::vector<RowSums> sums(statistics ? static_cast<size_t>(rows) * parts : 0);
   t->run(g.chunks(), [&](int chunk) {
     const int row = chunk / g.steps * g.row_block, panel = chunk % g.steps * g.step;
     const int count = std::min(g.row_block, rows - row), end = std::min(panel + g.step, w.panels);
@@ -131,7 +137,11 @@ void lm_head(const float* x, int rows, const Weight& w, float* logits, float* st
       to = buffer(0, static_cast<size_t>(count) * ld).data();
       product(row, count, panel, end, nullptr, false, to - column, ld);
     }
-    if (statistics) k.row_sums(to, ld, count, columns, sums.data() + static_cast<size_t>(row) * g.steps + chunk % g.steps, g.steps);
+    for (int first = panel; statistics && first < end; first += kSumPanels) {
+      const int from = first * kPanel - column, to_column = std::min(from + kSumPanels * kPanel, columns);
+      k.row_sums(to + from, ld, count, to_column - from,
+                 sums.data() + static_cast<size_t>(row) * parts + first / kSumPanels, parts);
+    }
     if (targets) {
       for (int r = 0; r < count; ++r) {
         const int64_t target = targets[row + r] - column;
@@ -141,19 +151,23 @@ void lm_head(const float* x, int rows, const Weight& w, float* logits, float* st
   });
   if (!statistics) return;
   for (int r = 0; r < rows; ++r) {
-    const RowSums* part = sums.data() + static_cast<size_t>(r) * g.steps;
+    const RowSums* part = sums.data() + static_cast<size_t>(r) * parts;
     double m = -INFINITY, z = 0, s1 = 0, s2 = 0;
-    for (int p = 0; p < g.steps; ++p) m = std::max(m, static_cast<double>(part[p].max));
-    for (int p = 0; p < g.steps; ++p) {
+    for (int p = 0; p < parts; ++p) m = std::max(m, static_cast<double>(part[p].max));
+    for (int p = 0; p < parts; ++p) {
       // Sums relative to the part's maximum, moved to the row's: x - m = (x - part.max) + shift.
       const double shift = part[p].max - m, scale = std::exp(shift);
-      if (scale == 0.0) continue;
+      if (scale == 0.0 && std::isfinite(part[p].z)) continue;
       z += scale * part[p].z;
       s1 += scale * (part[p].s1 + shift * part[p].z);
       s2 += scale * (part[p].s2 + 2 * shift * part[p].s1 + shift * shift * part[p].z);
     }
     const double log_z = std::log(z), mean = s1 / z;
     float* to = statistics + static_cast<size_t>(r) * kStatistics;
+    if (!std::isfinite(m) || !std::isfinite(z)) {
+      std::fill(to, to + kStatistics, NAN);
+      continue;
+    }
     to[0] = static_cast<float>(m);
     to[1] = static_cast<float>(m + log_z);
     to[2] = static_cast<float>(std::max(0.0, log_z - mean));
