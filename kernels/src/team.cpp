@@ -69,7 +69,7 @@ void Team::run_shared(int chunks, Call call, const void* work) {
     for (int i = 0; i < chunks; ++i) call(work, i);
     return;
   }
-  ++regions_;
+  regions_.fetch_add(1, std::memory_order_relaxed);
   done_.store(0, std::memory_order_relaxed);
   call_.store(call, std::memory_order_relaxed);
   work_.store(work, std::memory_order_relaxed);

@@ -34,7 +34,7 @@ class Team {
   }
 
   // Regions that were shared, and how often a thread went to sleep in one: evidence for tests and for the metrics.
-  uint64_t regions() const { return regions_; }
+  uint64_t regions() const { return regions_.load(std::memory_order_relaxed); }
   uint64_t sleeps() const { return sleeps_.load(std::memory_order_relaxed); }
 
  private:
@@ -57,7 +57,7 @@ class Team {
   std::atomic<uint64_t> sleeps_{0};
   std::atomic<bool> stop_{false};
   std::mutex one_caller_;
-  uint64_t regions_ = 0;
+  std::atomic<uint64_t> regions_{0};
   std::vector<std::thread> helpers_;
 };
 
