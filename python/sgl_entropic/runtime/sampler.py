@@ -14,6 +14,7 @@ from sgl_entropic.runtime.sampled_distribution import (
     sampled_entropy,
 )
 from sgl_entropic.runtime.telemetry import installed
+from sgl_entropic.runtime.where_fast import fast_path
 
 
 class EntropicSampler(Sampler):
@@ -36,4 +37,19 @@ class EntropicSampler(Sampler):
             # Only the temperature stands between the model's own logits and these probabilities.
             with one_thread(probs.device):
                 telemetry.sampled_entropy = entropy_of_probabilities(probs, telemetry.own, sampling_info)
+        simple = kwargs.get("simple_sampling_case", args[1] if len(args) > 1 else False)
+        if simple and _drawn_by_cdf(probs, sampling_info):
+            from sgl_entropic.runtime.cpu.sampling import sample  # noqa: PLC0415 -- the CPU platform only
+
+            return sample(probs), None
         return super()._sample_from_probs(probs, sampling_info, *args, **kwargs)
+
+
+def _drawn_by_cdf(probs: torch.Tensor, sampling_info: Any) -> bool:
+    """Whether the CPU fast path draws from an uncut distribution: where no request brought a seed or asked for masks."""
+    return (
+        fast_path() is not None
+        and probs.device.type == "cpu"
+        and sampling_info.sampling_seed is None
+        and sampling_info.sampling_mask_batch_indices is None
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 from typing import Any
 
 from sglang.srt.managers.scheduler import Scheduler
@@ -19,6 +18,7 @@ from sgl_entropic.runtime.recorder import Recorder
 from sgl_entropic.runtime.seams import verify
 from sgl_entropic.runtime.slots import SlotStore
 from sgl_entropic.runtime.telemetry import Telemetry
+from sgl_entropic.runtime.where_fast import fast_path
 from sgl_entropic.trace.counters import Counters
 from sgl_entropic.trace.publisher import ZmqPublisher
 from sgl_entropic.trace.sink import JsonlSink
@@ -73,9 +73,9 @@ class EntropicScheduler(Scheduler):
             recorder=recorder,
             counters=self.entropic_counters,
         )
-        fast_path = _fast_path()
-        if fast_path is not None:
-            self.entropic_telemetry.recall = fast_path.statistics.recall
+        fast = fast_path()
+        if fast is not None:
+            self.entropic_telemetry.recall = fast.statistics.recall
         process_telemetry.install(self.entropic_telemetry)
 
     def _build_outlets(self) -> tuple[Worker, ...]:
@@ -123,17 +123,11 @@ class EntropicScheduler(Scheduler):
     def entropic_state(self) -> dict[str, Any]:
         """Version, configuration and counters, for ``/server_info``."""
         telemetry = self.entropic_telemetry
-        fast_path = _fast_path()
+        fast = fast_path()
         return {
             "version": __version__,
             "config": self.entropic_config.model_dump(mode="json"),
             "counters": self.entropic_counters.snapshot(),
             "slot_store_bytes": 0 if telemetry is None or telemetry.store is None else telemetry.store.nbytes,
-            "cpu": None if fast_path is None else fast_path.state(),
+            "cpu": None if fast is None else fast.state(),
         }
-
-
-def _fast_path() -> Any:
-    """The CPU platform's, without loading its kernels on another platform."""
-    module = sys.modules.get("sgl_entropic.runtime.cpu.fast_path")
-    return None if module is None else module.installed()
