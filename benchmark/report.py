@@ -30,9 +30,9 @@ def table() -> str:
 
 def _row(claim: dict[str, Any], file: str) -> str:
     unit = "" if claim["unit"] == "ratio" else f" {claim['unit']}"
-    interval = f"{claim['low']:.3g} to {claim['high']:.3g}"
+    interval = f"{claim['low']:.4g} to {claim['high']:.4g}"
     reached = "yes" if claim["ok"] else "**no**"
-    return f"| `{claim['name']}` | {claim['value']:.3g}{unit} | {interval} | {claim['bar']} | {reached} | `{file}` |"
+    return f"| `{claim['name']}` | {claim['value']:.4g}{unit} | {interval} | {claim['bar']} | {reached} | `{file}` |"
 
 
 def rewritten(text: str) -> str:

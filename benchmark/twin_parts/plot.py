@@ -48,6 +48,7 @@ def write(path: Path, samples: Sequence[dict[str, Any]], title: str, seed: int) 
         panel.invert_yaxis()
     figure.suptitle(title, fontsize=10)
     figure.tight_layout()
+    path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
     plt.close(figure)
 

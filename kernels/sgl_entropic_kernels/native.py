@@ -29,6 +29,8 @@ def library() -> ModuleType:
     try:
         return importlib.import_module("sgl_entropic_kernels._native")
     except ImportError as error:
+        if "SGLANG_ENTROPIC_ISA" in str(error):
+            raise KernelsMissingError(f"the CPU kernels cannot be loaded: {error}") from error
         raise KernelsMissingError(
             f"the CPU kernels are not built ({error}); install the package with pip, or run any of scripts/, with a C++17 "
             "compiler (Debian and Ubuntu: apt-get install g++)"

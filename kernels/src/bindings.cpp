@@ -8,6 +8,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <cmath>
 #include <stdexcept>
 #include <string>
 
@@ -44,15 +45,36 @@ int as_int(size_t value, const char* what) {
   return static_cast<int>(value);
 }
 
-void check_range(const int64_t* values, size_t count, int64_t end, const char* what) {
-  for (size_t i = 0; i < count; ++i) {
-    require(values[i] >= 0 && values[i] < end, std::string(what) + "[" + std::to_string(i) + "] is " +
-                                                   std::to_string(values[i]) + "; accepted: 0 to " +
-                                                   std::to_string(end - 1));
-  }
+// Memory that exists: a tensor may have a shape and no storage.
+template <class... Arrays>
+void require_memory(const Arrays&... arrays) {
+  (require(arrays.size() == 0 || arrays.data() != nullptr, "an array has a shape but no memory"), ...);
 }
 
+// A copy that no one can change between the check and the use.
+std::vector<int64_t> in_range(const Indices& indices, int64_t end, const char* what) {
+  require_memory(indices);
+  std::vector<int64_t> values(indices.data(), indices.data() + indices.shape(0));
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (values[i] >= 0 && values[i] < end) continue;
+    throw std::invalid_argument(std::string(what) + "[" + std::to_string(i) + "] is " + std::to_string(values[i]) +
+                                "; accepted: " + (end > 0 ? "0 to " + std::to_string(end - 1) : "none, there is nothing to index"));
+  }
+  return values;
+}
+
+template <class X, class Out>
+void require_apart(const X& x, const Out& out) {
+  const auto* begin = reinterpret_cast<const char*>(x.data());
+  const auto* end = begin + x.nbytes();
+  const auto* other = reinterpret_cast<const char*>(out.data());
+  require(end <= other || other + out.nbytes() <= begin || x.size() == 0 || out.size() == 0, "out must not overlap x");
+}
+
+void require_finite(double value, const char* what) { require(std::isfinite(value), std::string(what) + " must be finite"); }
+
 void check_offsets(const Indices& offsets, int64_t end, const char* what) {
+  require_memory(offsets);
   require(offsets.shape(0) >= 1 && offsets.data()[0] == 0, std::string(what) + " must begin with 0");
   for (size_t i = 1; i < offsets.shape(0); ++i) {
     require(offsets.data()[i] >= offsets.data()[i - 1], std::string(what) + " must not decrease");
@@ -69,6 +91,7 @@ bool cache_is_bf16(const CacheArray& a) {
 
 sge::KvCache cache_of(const CacheArray& k, const CacheArray& v) {
   const bool bf16 = cache_is_bf16(k);
+  require_memory(k, v);
   require(cache_is_bf16(v) == bf16, "k_cache and v_cache must have one dtype");
   for (size_t i = 0; i < 3; ++i) require(k.shape(i) == v.shape(i), "k_cache and v_cache must have one shape");
   require(k.shape(1) > 0 && k.shape(2) > 0 && k.shape(2) % sge::kPanel == 0,
@@ -83,6 +106,7 @@ int check_heads(size_t q_heads, const sge::KvCache& kv) {
 
 std::shared_ptr<sge::Weight> pack(const Matrix& matrix, const std::string& format, bool integer) {
   require(matrix.shape(0) > 0 && matrix.shape(1) > 0, "the matrix must not be empty");
+  require_memory(matrix);
   Unlocked unlocked;
   return std::make_shared<sge::Weight>(matrix.data(), as_int(matrix.shape(0), "n"), as_int(matrix.shape(1), "k"), format,
                                        integer);
@@ -90,10 +114,12 @@ std::shared_ptr<sge::Weight> pack(const Matrix& matrix, const std::string& forma
 
 void rows(const sge::Weight& w, const Indices& ids, const MatrixOut& out) {
   require(out.shape(0) == ids.shape(0) && out.shape(1) == static_cast<size_t>(w.k), "out must be [ids, k]");
-  check_range(ids.data(), ids.shape(0), w.n, "ids");
+  require_memory(out);
+  const std::vector<int64_t> wanted = in_range(ids, w.n, "ids");
+  const int count = as_int(wanted.size(), "ids");
   Unlocked unlocked;
-  sge::team()->run(as_int(ids.shape(0), "ids"), [&](int i) {
-    w.row(static_cast<int>(ids.data()[i]), out.data() + static_cast<size_t>(i) * w.k);
+  sge::team()->run(count, [&](int i) {
+    w.row(static_cast<int>(wanted[static_cast<size_t>(i)]), out.data() + static_cast<size_t>(i) * w.k);
   });
 }
 
@@ -101,6 +127,9 @@ void linear(const Matrix& x, const sge::Weight& w, const MatrixOut& out, const s
   require(x.shape(1) == static_cast<size_t>(w.k), "x must be [rows, k] with the k of the weight");
   require(out.shape(0) == x.shape(0) && out.shape(1) == static_cast<size_t>(w.n), "out must be [rows, n]");
   require(!bias || bias->shape(0) == static_cast<size_t>(w.n), "bias must be [n]");
+  require_memory(x, out);
+  require_apart(x, out);
+  if (bias) require_memory(*bias);
   const int count = as_int(x.shape(0), "rows");
   Unlocked unlocked;
   sge::linear(x.data(), w.k, count, w, bias ? bias->data() : nullptr, add, out.data(), w.n);
@@ -116,11 +145,15 @@ void lm_head(const Matrix& x, const sge::Weight& w, const std::optional<MatrixOu
           "statistics must be [rows, 4]");
   require(targets.has_value() == target_logits.has_value(), "targets and target_logits come together");
   require(!targets || (targets->shape(0) == count && target_logits->shape(0) == count), "targets must be [rows]");
-  if (targets) check_range(targets->data(), count, w.n, "targets");
+  require_memory(x);
+  if (logits) require_memory(*logits);
+  if (statistics) require_memory(*statistics);
+  if (target_logits) require_memory(*target_logits);
+  const std::vector<int64_t> wanted = targets ? in_range(*targets, w.n, "targets") : std::vector<int64_t>();
   const int r = as_int(count, "rows");
   Unlocked unlocked;
   sge::lm_head(x.data(), r, w, logits ? logits->data() : nullptr, statistics ? statistics->data() : nullptr,
-               targets ? targets->data() : nullptr, target_logits ? target_logits->data() : nullptr);
+               targets ? wanted.data() : nullptr, target_logits ? target_logits->data() : nullptr);
 }
 
 void rms_norm(const Matrix& x, const Vector& weight, double eps, const MatrixOut& out,
@@ -130,6 +163,9 @@ void rms_norm(const Matrix& x, const Vector& weight, double eps, const MatrixOut
             "x, out and residual must have one shape");
   }
   require(weight.shape(0) == x.shape(1), "weight must be [n]");
+  require(std::isfinite(eps) && eps >= 0, "eps must be finite and at least 0");
+  require_memory(x, weight, out);
+  if (residual) require_memory(*residual);
   const int count = as_int(x.shape(0), "rows"), n = as_int(x.shape(1), "n");
   Unlocked unlocked;
   sge::rms_norm(x.data(), residual ? residual->data() : nullptr, weight.data(), static_cast<float>(eps), count, n,
@@ -138,16 +174,19 @@ void rms_norm(const Matrix& x, const Vector& weight, double eps, const MatrixOut
 
 void silu_mul(const Matrix& x, const MatrixOut& out) {
   require(x.shape(0) == out.shape(0) && x.shape(1) == 2 * out.shape(1), "x must be [rows, 2 n] and out [rows, n]");
+  require_memory(x, out);
+  require_apart(x, out);
   const int count = as_int(x.shape(0), "rows"), n = as_int(out.shape(1), "n");
   Unlocked unlocked;
   sge::silu_mul(x.data(), count, n, out.data());
 }
 
-void check_rope(const Matrix& table, const Indices& positions, size_t tokens, int head_dim) {
+std::vector<int64_t> check_rope(const Matrix& table, const Indices& positions, size_t tokens, int head_dim) {
   require(table.shape(1) > 0 && table.shape(1) % 2 == 0 && table.shape(1) <= static_cast<size_t>(head_dim),
           "the rope table must be [positions, rotary_dim], rotary_dim even and at most head_dim");
   require(positions.shape(0) == tokens, "positions must be [tokens]");
-  check_range(positions.data(), tokens, static_cast<int64_t>(table.shape(0)), "positions");
+  require_memory(table);
+  return in_range(positions, static_cast<int64_t>(table.shape(0)), "positions");
 }
 
 void rope_write_kv(const MatrixOut& qkv, const Indices& positions, const Indices& slots, const Matrix& table, bool neox,
@@ -157,13 +196,14 @@ void rope_write_kv(const MatrixOut& qkv, const Indices& positions, const Indices
   require(qkv.shape(1) % static_cast<size_t>(kv.head_dim) == 0 && heads > 2 * static_cast<size_t>(kv.kv_heads),
           "qkv must be [tokens, (q_heads + 2 kv_heads) head_dim]");
   const int q_heads = check_heads(heads - 2 * static_cast<size_t>(kv.kv_heads), kv);
-  check_rope(table, positions, tokens, kv.head_dim);
+  require_memory(qkv);
+  const std::vector<int64_t> at = check_rope(table, positions, tokens, kv.head_dim);
   require(slots.shape(0) == tokens, "slots must be [tokens]");
-  check_range(slots.data(), tokens, static_cast<int64_t>(k_cache.shape(0)), "slots");
+  const std::vector<int64_t> to = in_range(slots, static_cast<int64_t>(k_cache.shape(0)), "slots");
   const int count = as_int(tokens, "tokens"), rotary = as_int(table.shape(1), "rotary_dim");
   Unlocked unlocked;
   sge::rope_and_write(qkv.data(), count, q_heads, kv, {table.data(), rotary, neox}, {nullptr, nullptr, 0},
-                      positions.data(), slots.data());
+                      at.data(), to.data());
 }
 
 // Token slots of the requests whose pages are indices[indptr[r] .. indptr[r + 1]); the last page is filled to last[r].
@@ -173,7 +213,8 @@ std::vector<int64_t> slots_of(const Indices& indptr, const Indices& indices, con
   check_offsets(indptr, static_cast<int64_t>(indices.shape(0)), "kv_indptr");
   const size_t requests = indptr.shape(0) - 1;
   require(last.shape(0) == requests, "kv_last_page_len must be [requests]");
-  check_range(indices.data(), indices.shape(0), cache_slots / page_size, "kv_indices");
+  const std::vector<int64_t> pages = in_range(indices, cache_slots / page_size, "kv_indices");
+  require_memory(last);
   std::vector<int64_t> slots;
   first.assign(1, 0);
   for (size_t r = 0; r < requests; ++r) {
@@ -184,7 +225,7 @@ std::vector<int64_t> slots_of(const Indices& indptr, const Indices& indices, con
     }
     for (int64_t p = begin; p < end; ++p) {
       const int64_t filled = p + 1 == end ? last.data()[r] : page_size;
-      for (int64_t i = 0; i < filled; ++i) slots.push_back(indices.data()[p] * page_size + i);
+      for (int64_t i = 0; i < filled; ++i) slots.push_back(pages[static_cast<size_t>(p)] * page_size + i);
     }
     first.push_back(static_cast<int64_t>(slots.size()));
   }
@@ -192,7 +233,8 @@ std::vector<int64_t> slots_of(const Indices& indptr, const Indices& indices, con
 }
 
 sge::AttentionShape shape_of(int q_heads, double scale, double logit_cap, int window) {
-  require(logit_cap >= 0, "logit_cap must be at least 0 (0: none)");
+  require(std::isfinite(logit_cap) && logit_cap >= 0, "logit_cap must be finite and at least 0 (0: none)");
+  require_finite(scale, "scale");
   return {q_heads, static_cast<float>(scale), static_cast<float>(logit_cap), window};
 }
 
@@ -203,6 +245,10 @@ void paged_attention(const Cube& q, const CacheArray& k_cache, const CacheArray&
   const sge::KvCache kv = cache_of(k_cache, v_cache);
   const int q_heads = check_heads(q.shape(1), kv);
   require(q.shape(2) == static_cast<size_t>(kv.head_dim), "q must be [queries, q_heads, head_dim]");
+  require_memory(q, out);
+  require_apart(q, out);
+  if (lse) require_memory(*lse);
+  if (page_mass) require_memory(*page_mass);
   for (size_t i = 0; i < 3; ++i) require(out.shape(i) == q.shape(i), "out must have the shape of q");
   require(!lse || (lse->shape(0) == q.shape(0) && lse->shape(1) == q.shape(1)), "lse must be [queries, q_heads]");
   require(!page_mass || page_mass->shape(0) == kv_indices.shape(0), "page_mass must be [pages], as kv_indices");
@@ -235,6 +281,7 @@ void paged_attention(const Cube& q, const CacheArray& k_cache, const CacheArray&
 
 std::vector<float> copied(const std::optional<Vector>& v, size_t size, const char* what) {
   if (!v) return {};
+  require_memory(*v);
   require(v->shape(0) == size, std::string(what) + " must be [" + std::to_string(size) + "]");
   return {v->data(), v->data() + size};
 }
@@ -249,10 +296,17 @@ void init_decoder(sge::Decoder* self, std::shared_ptr<sge::Weight> embedding, co
                   double logit_cap, const Matrix& rope_table, bool neox) {
   require(kv_heads > 0 && q_heads > 0 && q_heads % kv_heads == 0, "q_heads must be a positive multiple of kv_heads");
   require(head_dim > 0 && head_dim % sge::kPanel == 0, "head_dim must be a positive multiple of 16");
-  require(intermediate > 0, "intermediate must be positive");
+  constexpr int64_t kMost = 1 << 24;  // widths far beyond any model, whose sums still fit
+  require(q_heads <= kMost && head_dim <= kMost && int64_t{q_heads} * head_dim <= kMost,
+          "q_heads times head_dim must be at most 2^24");
+  require(intermediate > 0 && intermediate <= kMost, "intermediate must be between 1 and 2^24");
+  require(std::isfinite(eps) && eps >= 0 && std::isfinite(head_eps) && head_eps >= 0,
+          "eps and head_eps must be finite and at least 0");
+  require_finite(scale, "scale");
+  require_memory(final_norm, rope_table);
   require(rope_table.shape(1) > 0 && rope_table.shape(1) % 2 == 0 && rope_table.shape(1) <= static_cast<size_t>(head_dim),
           "the rope table must be [positions, rotary_dim], rotary_dim even and at most head_dim");
-  require(logit_cap >= 0, "logit_cap must be at least 0 (0: none)");
+  require(std::isfinite(logit_cap) && logit_cap >= 0, "logit_cap must be finite and at least 0 (0: none)");
   new (self) sge::Decoder();
   self->hidden = embedding->k;
   self->final_norm = copied(final_norm, static_cast<size_t>(embedding->k), "final_norm");
@@ -287,7 +341,7 @@ void add_layer(sge::Decoder& self, std::shared_ptr<sge::Weight> qkv, std::shared
   self.cache_slots = 0;
 }
 
-// The memory stays the caller's, who keeps it alive.
+// The memory stays the caller's; the lists are kept alive as long as the decoder.
 void set_cache(sge::Decoder& self, const std::vector<CacheArray>& k, const std::vector<CacheArray>& v) {
   require(k.size() == self.layers.size() && v.size() == k.size(), "one K and one V cache for each layer");
   require(!k.empty(), "set_cache needs a decoder with layers");
@@ -311,26 +365,25 @@ void forward(const sge::Decoder& self, const std::optional<Indices>& ids, const 
   require(hidden_states.shape(0) == tokens && hidden_states.shape(1) == static_cast<size_t>(self.hidden),
           "hidden_states must be [tokens, hidden]");
   require(out_slots.shape(0) == tokens, "out_slots must be [tokens]");
-  check_range(positions.data(), tokens, static_cast<int64_t>(self.rope_table.size()) / self.rotary_dim, "positions");
-  check_range(out_slots.data(), tokens, self.cache_slots, "out_slots");
+  require_memory(hidden_states);
+  const auto at = in_range(positions, static_cast<int64_t>(self.rope_table.size()) / self.rotary_dim, "positions");
+  const auto to = in_range(out_slots, self.cache_slots, "out_slots");
   check_offsets(kv_indptr, static_cast<int64_t>(kv_slots.shape(0)), "kv_indptr");
-  check_range(kv_slots.data(), kv_slots.shape(0), self.cache_slots, "kv_slots");
+  const auto read = in_range(kv_slots, self.cache_slots, "kv_slots");
   require(q_indptr.shape(0) == requests + 1, "q_indptr must be [requests + 1]");
   check_offsets(q_indptr, static_cast<int64_t>(tokens), "q_indptr");
-  if (ids) {
-    require(ids->shape(0) == tokens, "ids must be [tokens]");
-    check_range(ids->data(), tokens, self.embedding->n, "ids");
-  }
+  require(!ids || ids->shape(0) == tokens, "ids must be [tokens]");
+  const auto tokens_in = ids ? in_range(*ids, self.embedding->n, "ids") : std::vector<int64_t>();
   sge::Requests step;
   step.first.assign(kv_indptr.data(), kv_indptr.data() + requests + 1);
   step.query.assign(q_indptr.data(), q_indptr.data() + requests + 1);
-  step.slots = kv_slots.data();
+  step.slots = read.data();
   for (size_t r = 0; r < requests; ++r) {
     require(step.query[r + 1] - step.query[r] <= step.first[r + 1] - step.first[r], "a request has more queries than tokens");
   }
   const int count = as_int(tokens, "tokens");
   Unlocked unlocked;
-  self.forward(ids ? ids->data() : nullptr, positions.data(), out_slots.data(), count, step, hidden_states.data());
+  self.forward(ids ? tokens_in.data() : nullptr, at.data(), to.data(), count, step, hidden_states.data());
 }
 
 }  // namespace
@@ -379,7 +432,7 @@ NB_MODULE(_native, m) {
       .def("add_layer", &add_layer, "qkv"_a, "o"_a, "gate_up"_a, "down"_a, "input_norm"_a.noconvert(),
            "post_norm"_a.noconvert(), "qkv_bias"_a.noconvert() = nb::none(), "o_bias"_a.noconvert() = nb::none(),
            "q_norm"_a.noconvert() = nb::none(), "k_norm"_a.noconvert() = nb::none())
-      .def("set_cache", &set_cache, "k"_a.noconvert(), "v"_a.noconvert())
+      .def("set_cache", &set_cache, nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(), "k"_a.noconvert(), "v"_a.noconvert())
       .def("forward", &forward, "ids"_a.noconvert().none(), "positions"_a.noconvert(), "out_slots"_a.noconvert(),
            "kv_indptr"_a.noconvert(), "kv_slots"_a.noconvert(), "q_indptr"_a.noconvert(), "hidden_states"_a.noconvert());
 }

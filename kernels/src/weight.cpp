@@ -57,10 +57,20 @@ bool code_int8(const float* w, int count, uint16_t scale_half, int8_t* codes) {
   return exact;
 }
 
-bool group_int8(const float* w, int count, uint16_t& scale_half, int8_t* codes) {
+bool group_int8(const float* w, int count, uint16_t& scale_half, int8_t* codes, bool& fits) {
   float largest = 0.0f;
-  for (int i = 0; i < count; ++i) largest = std::max(largest, std::fabs(w[i]));
+  bool finite = true;
+  for (int i = 0; i < count; ++i) {
+    finite = finite && std::isfinite(w[i]);
+    largest = std::max(largest, std::fabs(w[i]));
+  }
   scale_half = half_of(largest / 127.0f);
+  constexpr uint16_t kInfinity = 0x7c00;
+  if (!finite || scale_half >= kInfinity) {
+    std::fill(codes, codes + count, int8_t{0});
+    fits = false;
+    return false;
+  }
   if (code_int8(w, count, scale_half, codes)) return true;
   // A file that was written in 8 bits has the scale that its own largest weight gave, a rounding away.
   for (int step = 1; step <= kScaleNeighbours; ++step) {
@@ -125,7 +135,8 @@ Weight::Weight(const float* matrix, int n_, int k_, const std::string& wanted, b
     return;
   }
   if (wanted != "int8" && k % kBlock == 0 && pack(matrix, Format::affine4)) return;
-  if (pack(matrix, Format::int8) || wanted != "lossless") return;
+  if (pack(matrix, Format::int8) || (wanted != "lossless" && fits)) return;
+  integer = false;
   if (!pack(matrix, Format::bfloat16)) pack(matrix, Format::float32);
 }
 
@@ -146,19 +157,22 @@ bool Weight::pack(const float* matrix, Format format_) {
   // A hint: fewer page-table walks while the weights stream by.
   if (bytes() >= kHugePage) madvise(memory, allocated_ / kHugePage * kHugePage, MADV_HUGEPAGE);
   data_ = static_cast<uint8_t*>(memory);
-  std::atomic<bool> all_exact{true};
+  std::atomic<bool> all_exact{true}, all_fit{true};
   const bool lossless = format == Format::affine4 || format == Format::bfloat16;
   team()->run(panels, [&](int p) {
     if (lossless && !all_exact.load(std::memory_order_relaxed)) return;
-    if (!pack_panel(matrix, p, data_ + panel_bytes * static_cast<size_t>(p))) {
+    bool panel_fits = true;
+    if (!pack_panel(matrix, p, data_ + panel_bytes * static_cast<size_t>(p), panel_fits)) {
       all_exact.store(false, std::memory_order_relaxed);
     }
+    if (!panel_fits) all_fit.store(false, std::memory_order_relaxed);
   });
   exact = all_exact.load();
+  fits = all_fit.load();
   return exact;
 }
 
-bool Weight::pack_panel(const float* matrix, int panel, uint8_t* to) {
+bool Weight::pack_panel(const float* matrix, int panel, uint8_t* to, bool& fits_) {
   const int step = format == Format::float32 || format == Format::bfloat16 ? k : kBlock;
   std::vector<float> w(static_cast<size_t>(step));
   bool all_exact = true;
@@ -181,7 +195,7 @@ bool Weight::pack_panel(const float* matrix, int panel, uint8_t* to) {
         case Format::int8: {
           uint16_t scale;
           int8_t codes[kBlock];
-          all_exact = group_int8(w.data(), kBlock, scale, codes) && all_exact;
+          all_exact = group_int8(w.data(), kBlock, scale, codes, fits_) && all_exact;
           put_half(to, lane, scale);
           for (int i = 0; i < kBlock; ++i) to[2 * kPanel + quad_offset(i, lane)] = static_cast<uint8_t>(codes[i] + 128);
           break;

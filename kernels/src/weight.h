@@ -32,6 +32,7 @@ class Weight {
  public:
   // Packs a row-major [n, k] matrix. `wanted`: "float32" (as it is), "lossless" (the smallest format that holds exactly
   // these numbers), "int8" (rounded to 8 bits), "small" (lossless where that takes at most 8 bits, else int8).
+  // Numbers that 8 bits with a float16 scale cannot stand for are kept as they are, and `integer` is off then.
   Weight(const float* matrix, int n, int k, const std::string& wanted, bool integer);
   ~Weight();
   Weight(const Weight&) = delete;
@@ -42,6 +43,7 @@ class Weight {
   Format format;
   bool integer;  // products round their inputs to 8 bits; int8 and affine4 only
   bool exact;    // holds exactly the numbers it was made from
+  bool fits;     // in int8: every block has a scale that float16 holds (no NaN, no infinity, nothing beyond 8 million)
   size_t panel_bytes;
 
   const uint8_t* panel(int index) const { return data_ + panel_bytes * static_cast<size_t>(index); }
@@ -51,7 +53,7 @@ class Weight {
 
  private:
   bool pack(const float* matrix, Format format);
-  bool pack_panel(const float* matrix, int panel, uint8_t* to);
+  bool pack_panel(const float* matrix, int panel, uint8_t* to, bool& fits);
 
   uint8_t* data_ = nullptr;
   size_t allocated_ = 0;

@@ -65,7 +65,7 @@ _RULES: tuple[Refusal, ...] = (
         "page_size",
         "--page-size",
         lambda v: v in (None, 1),
-        "the native attention reads single tokens; accepted: 1",
+        "the page lists of this platform are of single tokens; accepted: 1",
     ),
 )
 

@@ -1,4 +1,4 @@
-"""ASGI middleware of the CPU fast path: routes that read or write a model's parameters are refused.
+"""ASGI middleware of the CPU fast path: routes that read, write or release a model's parameters are refused.
 
 The numbers live in the packed form only (:mod:`.cpu.weights`), so SGLang would report success and change nothing.
 """
@@ -17,6 +17,9 @@ ROUTES = frozenset(
         "/update_weights_from_distributed",
         "/update_weights_from_ipc",
         "/init_weights_update_group",
+        "/destroy_weights_update_group",
+        "/release_memory_occupation",
+        "/resume_memory_occupation",
         "/init_weights_send_group_for_remote_instance",
         "/send_weights_to_remote_instance",
         "/begin_weight_update",

@@ -8,7 +8,7 @@ from typing import Any
 
 from sgl_entropic import activation
 from sgl_entropic.config import EntropicConfig, FlagSpec, flag_specs, parse_flag_value, resolve
-from sgl_entropic.errors import ConfigError, EntropicError
+from sgl_entropic.errors import ConfigError, EntropicError, UnsupportedError
 from sgl_entropic.runtime.active_config import active_config
 from sgl_entropic.runtime.cpu_refusals import refuse_on_cpu
 from sgl_entropic.runtime.refusals import refuse_combinations
@@ -69,6 +69,8 @@ def around_from_cli_args(original: Callable[..., Any], cls: type, namespace: arg
         config = configuration(namespace)
         if _on_portable_cpu():
             refuse_on_cpu(namespace)
+            if config.cpu.fast_path:
+                _load_kernels()
             # SGLang resolves an unset device before it asks the platform for its defaults.
             namespace.device = namespace.device or "cpu"
             # An idle scheduler that polls takes a whole core from everybody else on the machine.
@@ -83,6 +85,16 @@ def around_from_cli_args(original: Callable[..., Any], cls: type, namespace: arg
     activation.export_config(config.to_json())
     active_config.cache_clear()
     return original(cls, namespace)
+
+
+def _load_kernels() -> None:
+    """Said before a model loads: kernels that are missing, or an instruction set that is not there."""
+    from sgl_entropic_kernels.native import KernelsMissingError, library  # noqa: PLC0415 -- the CPU platform only
+
+    try:
+        library()
+    except KernelsMissingError as error:
+        raise UnsupportedError(str(error)) from None
 
 
 def _on_portable_cpu() -> bool:
