@@ -101,3 +101,28 @@ def test_sglang_s_results_and_arguments_pass_unchanged(
     tokens, args, kwargs = sampler._sample_from_probs(probs, sampling(), 1, positions=2)
     assert (tokens.tolist(), args, kwargs) == ([3, 0], (1,), {"positions": 2})
     assert torch.equal(probs, torch.softmax(torch.tensor(LOGITS), -1))
+
+
+@pytest.mark.parametrize(
+    ("simple", "seed", "masks", "ours"),
+    [(True, None, None, True), (False, None, None, False), (True, 7, None, False), (True, None, [0], False)],
+)
+def test_the_cpu_fast_path_draws_only_from_uncut_unseeded_rows(
+    sampler: EntropicSampler,
+    telemetry: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    simple: Any,
+    seed: Any,
+    masks: Any,
+    ours: Any,
+) -> None:
+    """Everything else is SGLang's; the counter says which it was."""
+    fast = SimpleNamespace(cdf_sampled_rows=0)
+    monkeypatch.setattr(module, "fast_path", lambda: fast)
+    info = sampling()
+    info.sampling_seed, info.sampling_mask_batch_indices = seed, masks
+    only_token_one = torch.tensor([[0.0, 1.0, 0.0, 0.0]] * 2)
+    drawn = sampler._sample_from_probs(only_token_one, info, "positions", simple)
+    assert fast.cdf_sampled_rows == (2 if ours else 0)
+    assert drawn[0].tolist() == [1, 1]
+    assert (drawn[1] is None) == ours

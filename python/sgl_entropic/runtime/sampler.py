@@ -41,6 +41,7 @@ class EntropicSampler(Sampler):
         if simple and _drawn_by_cdf(probs, sampling_info):
             from sgl_entropic.runtime.cpu.sampling import sample  # noqa: PLC0415 -- the CPU platform only
 
+            fast_path().cdf_sampled_rows += probs.shape[0]
             return sample(probs), None
         return super()._sample_from_probs(probs, sampling_info, *args, **kwargs)
 

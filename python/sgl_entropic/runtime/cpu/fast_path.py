@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import multiprocessing
 import time
 from typing import Any
 
@@ -30,6 +31,7 @@ class FastPath:
         decoder: the fused decoder, or ``None`` when the model runs module by module.
         reason: why it does, else empty.
         statistics: row statistics of the LM head.
+        cdf_sampled_rows: rows drawn by :mod:`.sampling` in place of SGLang's sampler.
     """
 
     def __init__(self, model: torch.nn.Module, mode: WeightsMode) -> None:
@@ -43,6 +45,7 @@ class FastPath:
         self.decoder: FusedDecoder | None = None
         self.backend: PagedCpuAttnBackend | None = None
         self.reason = ""
+        self.cdf_sampled_rows = 0
         try:
             self.decoder = FusedDecoder(model)
         except UnfusableError as error:
@@ -87,6 +90,8 @@ class FastPath:
             "module_reason": self.reason,
             "paged_attention_calls": backend.paged_calls if backend else 0,
             "native_attention_calls": backend.native_calls if backend else 0,
+            "cdf_sampled_rows": self.cdf_sampled_rows,
+            "process_start": multiprocessing.get_start_method(allow_none=True),
             "head_statistics_recalled": self.statistics.recalled,
         }
 
