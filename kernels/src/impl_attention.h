@@ -54,7 +54,7 @@ inline void four_scores(const float* q, const void* keys, const int64_t* at, int
   }
 }
 
-// out[g, i .. i + 16 C) = sum over tokens of weights[g, t] * values.
+// out[g, i .. i + 16 C) += sum over tokens of weights[g, t] * values, in the order of the tokens.
 template <bool BF16, int G, int C>
 inline void weighted_values(const void* values, const int64_t* at, int count, const float* weights, int ld, int i, int d,
                             float* out) {
@@ -62,7 +62,7 @@ inline void weighted_values(const void* values, const int64_t* at, int count, co
 #pragma GCC unroll 4
   for (int g = 0; g < G; ++g) {
 #pragma GCC unroll 2
-    for (int c = 0; c < C; ++c) sums[g][c] = zero();
+    for (int c = 0; c < C; ++c) sums[g][c] = load(out + g * d + i + c * kWidth);
   }
   for (int t = 0; t < count; ++t) {
     F16 v[C];
@@ -82,84 +82,116 @@ inline void weighted_values(const void* values, const int64_t* at, int count, co
   }
 }
 
-// G query heads of one KV head. at: where each token's keys and values of this head begin.
+// G query heads of one KV head, scored against tokens [0, count), at most four.
 template <bool BF16, int G>
-void decode_heads(const float* q, const KvCache& kv, const AttentionShape& shape, const int64_t* at, int count, float* out,
-                  float* max_out, float* sum_out, float* weights, int ld) {
-  const int d = kv.head_dim;
-  int t = 0;
-  for (; t + 4 <= count; t += 4) four_scores<BF16, G>(q, kv.k, at + t, d, weights + t, ld);
-  if (t < count) {
-    int64_t rest[4];
-    float scores[4 * G];
-    for (int j = 0; j < 4; ++j) rest[j] = at[std::min(t + j, count - 1)];
-    four_scores<BF16, G>(q, kv.k, rest, d, scores, 4);
-    for (int g = 0; g < G; ++g) {
-      for (int j = 0; t + j < count; ++j) weights[g * ld + t + j] = scores[4 * g + j];
-    }
-  }
-  for (int g = 0; g < G; ++g) {
-    float* s = weights + g * ld;
-    float m = -INFINITY;
-    for (t = 0; t < count; ++t) {
-      s[t] = capped(s[t] * shape.scale, shape.logit_cap);
-      m = std::max(m, s[t]);
-    }
-    F16 total = zero();
-    for (t = 0; t + kWidth <= count; t += kWidth) {
-      const F16 e = exp(load(s + t) - set1(m));
-      store(s + t, e);
-      total = total + e;
-    }
-    float z = sum(total);
-    for (; t < count; ++t) z += s[t] = std::exp(s[t] - m);
-    max_out[g] = m;
-    sum_out[g] = z;
-  }
-  int i = 0;
-  for (; i + 2 * kWidth <= d; i += 2 * kWidth) weighted_values<BF16, G, 2>(kv.v, at, count, weights, ld, i, d, out);
-  if (i < d) weighted_values<BF16, G, 1>(kv.v, at, count, weights, ld, i, d, out);
+void score_tokens(const float* q, const void* keys, const int64_t* at, int count, int d, float* scores, int ld) {
+  if (count == 4) return four_scores<BF16, G>(q, keys, at, d, scores, ld);
+  int64_t padded[4];
+  float rest[4 * G];
+  for (int j = 0; j < 4; ++j) padded[j] = at[std::min(j, count - 1)];
+  four_scores<BF16, G>(q, keys, padded, d, rest, 4);
+  for (int g = 0; g < G; ++g) std::copy(rest + 4 * g, rest + 4 * g + count, scores + g * ld);
 }
 
-// A share's rows lie scattered: asked for ahead of use, all heads at once, they come at the speed of the memory.
-void prefetch_row(const void* base, int64_t row, size_t row_bytes) {
-  const char* p = static_cast<const char*>(base) + static_cast<size_t>(row) * row_bytes;
-  for (size_t b = 0; b < row_bytes; b += 64) __builtin_prefetch(p + b, 0, 2);
+// Adds the values of tokens [0, count) to the outputs [G, d].
+template <bool BF16, int G>
+void add_values(const float* weights, const void* values, const int64_t* at, int count, int d, float* out, int ld) {
+  int i = 0;
+  for (; i + 2 * kWidth <= d; i += 2 * kWidth) weighted_values<BF16, G, 2>(values, at, count, weights, ld, i, d, out);
+  if (i < d) weighted_values<BF16, G, 1>(values, at, count, weights, ld, i, d, out);
+}
+
+// Scores [count] become weights; their maximum and sum.
+void weigh(float* s, int count, const AttentionShape& shape, float& max_out, float& sum_out) {
+  const F16 scale = set1(shape.scale);
+  F16 tops = set1(-INFINITY);
+  int t = 0;
+  for (; t + kWidth <= count; t += kWidth) {
+    F16 x = load(s + t) * scale;
+    if (shape.logit_cap > 0.0f) {
+      store(s + t, x);
+      for (int j = 0; j < kWidth; ++j) s[t + j] = capped(s[t + j], shape.logit_cap);
+      x = load(s + t);
+    }
+    store(s + t, x);
+    tops = max(tops, x);
+  }
+  float m = largest(tops);
+  for (; t < count; ++t) {
+    s[t] = capped(s[t] * shape.scale, shape.logit_cap);
+    m = std::max(m, s[t]);
+  }
+  F16 total = zero();
+  for (t = 0; t + kWidth <= count; t += kWidth) {
+    const F16 e = exp(load(s + t) - set1(m));
+    store(s + t, e);
+    total = total + e;
+  }
+  float z = sum(total);
+  for (; t < count; ++t) z += s[t] = std::exp(s[t] - m);
+  max_out = m;
+  sum_out = z;
+}
+
+// A share's rows may lie scattered: they are asked for some tokens ahead of use, and read once, all heads at a time.
+constexpr int kAhead = 16;
+constexpr int kValueTokens = 8;
+
+// Into the second-level cache: the first has too few places for lines that are still on their way.
+inline void prefetch_line(const char* p) {
+#if defined(__x86_64__)
+  // GCC takes a function of nothing but __builtin_prefetch for one without effect, and drops the call.
+  asm volatile("prefetcht1 %0" : : "m"(*p));
+#else
+  __builtin_prefetch(p, 0, 2);
+#endif
 }
 
 template <bool BF16>
 void decode_share_of(const float* q, const KvCache& kv, const AttentionShape& shape, const int64_t* slots, int count,
                      float* out, float* max, float* sum, float* weights) {
+  using Step = void (*)(const float*, const void*, const int64_t*, int, int, float*, int);
+  static constexpr Step kScore[] = {nullptr, score_tokens<BF16, 1>, score_tokens<BF16, 2>, score_tokens<BF16, 3>,
+                                    score_tokens<BF16, 4>};
+  static constexpr Step kAdd[] = {nullptr, add_values<BF16, 1>, add_values<BF16, 2>, add_values<BF16, 3>,
+                                  add_values<BF16, 4>};
+  constexpr int kBytes = BF16 ? 2 : 4;
   const int group = shape.q_heads / kv.kv_heads, d = kv.head_dim;
-  const size_t row_bytes = static_cast<size_t>(kv.kv_heads) * d * (BF16 ? 2 : 4);
-  float* own = weights ? weights : scratch(static_cast<size_t>(4) * count, 2);
-  thread_local std::vector<int64_t> at;
+  float* w = weights ? weights : scratch(static_cast<size_t>(shape.q_heads) * count, 2);
+  thread_local std::vector<int64_t> rows, at;
+  rows.resize(static_cast<size_t>(count));
   at.resize(static_cast<size_t>(count));
-  for (int t = 0; t < count; ++t) {
-    at[static_cast<size_t>(t)] = slots[t] * static_cast<int64_t>(kv.kv_heads) * d;
-    prefetch_row(kv.k, slots[t], row_bytes);
-    prefetch_row(kv.v, slots[t], row_bytes);
-  }
-  for (int h = 0; h < kv.kv_heads; ++h) {
-    for (int g = 0; g < group;) {
-      const int first = h * group + g;
-      float* w = weights ? weights + static_cast<size_t>(first) * count : own;
-      const int heads = std::min(4, group - g);
-      const auto run = [&](auto fn) {
-        fn(q + first * d, kv, shape, at.data(), count, out + first * d, max + first, sum + first, w, count);
-      };
-      if (heads == 4) {
-        run(decode_heads<BF16, 4>);
-      } else if (heads == 3) {
-        run(decode_heads<BF16, 3>);
-      } else if (heads == 2) {
-        run(decode_heads<BF16, 2>);
-      } else {
-        run(decode_heads<BF16, 1>);
-      }
-      g += heads;
+  for (int t = 0; t < count; ++t) rows[static_cast<size_t>(t)] = slots[t] * static_cast<int64_t>(kv.kv_heads) * d;
+  const auto prefetch = [&](const void* base, int head, int from, int to) {
+    const int64_t offset = static_cast<int64_t>(head) * d;
+    for (int t = from; t < std::min(to, count); ++t) {
+      const char* p = static_cast<const char*>(base) + (rows[static_cast<size_t>(t)] + offset) * kBytes;
+      for (int b = 0; b < d * kBytes; b += 64) prefetch_line(p + b);
     }
-    for (auto& offset : at) offset += d;
+  };
+  // step(its first query head, number of query heads) for tokens [first, first + tokens) of each KV head.
+  const auto each_head = [&](const void* base, int first, int tokens, const auto& step) {
+    for (int h = 0; h < kv.kv_heads; ++h) {
+      prefetch(base, h, first + kAhead, first + kAhead + tokens);
+      for (int t = 0; t < tokens; ++t) at[static_cast<size_t>(t)] = rows[static_cast<size_t>(first + t)] + h * d;
+      for (int g = 0; g < group; g += 4) step(h * group + g, std::min(4, group - g));
+    }
+  };
+  for (int h = 0; h < kv.kv_heads; ++h) prefetch(kv.k, h, 0, kAhead);
+  for (int t = 0; t < count; t += 4) {
+    const int tokens = std::min(4, count - t);
+    each_head(kv.k, t, tokens, [&](int head, int heads) {
+      kScore[heads](q + head * d, kv.k, at.data(), tokens, d, w + static_cast<size_t>(head) * count + t, count);
+    });
+  }
+  for (int h = 0; h < kv.kv_heads; ++h) prefetch(kv.v, h, 0, kAhead);
+  for (int h = 0; h < shape.q_heads; ++h) weigh(w + static_cast<size_t>(h) * count, count, shape, max[h], sum[h]);
+  std::fill(out, out + static_cast<size_t>(shape.q_heads) * d, 0.0f);
+  for (int t = 0; t < count; t += kValueTokens) {
+    const int tokens = std::min(kValueTokens, count - t);
+    each_head(kv.v, t, tokens, [&](int head, int heads) {
+      kAdd[heads](w + static_cast<size_t>(head) * count + t, kv.v, at.data(), tokens, d, out + head * d, count);
+    });
   }
 }
 

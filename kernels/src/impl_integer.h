@@ -129,34 +129,6 @@ void integer_tile(const Rounded& x, int first, const Weight& w, int panel, float
 }
 
 template <Format F>
-void integer_rows(const Rounded& x, int first, int rows, const Weight& w, int panel, float* c) {
-  switch (rows) {
-    case 1:
-      return integer_tile<F, 1, 1>(x, first, w, panel, c);
-    case 2:
-      return integer_tile<F, 2, 1>(x, first, w, panel, c);
-#if defined(__AVX512F__)
-    case 3:
-      return integer_tile<F, 3, 1>(x, first, w, panel, c);
-    case 4:
-      return integer_tile<F, 4, 1>(x, first, w, panel, c);
-    case 5:
-      return integer_tile<F, 5, 1>(x, first, w, panel, c);
-    case 6:
-      return integer_tile<F, 6, 1>(x, first, w, panel, c);
-    case 7:
-      return integer_tile<F, 7, 1>(x, first, w, panel, c);
-    case 8:
-      return integer_tile<F, 8, 1>(x, first, w, panel, c);
-    case 9:
-      return integer_tile<F, 9, 1>(x, first, w, panel, c);
-    default:
-      return integer_tile<F, 10, 1>(x, first, w, panel, c);
-#endif
-  }
-}
-
-template <Format F>
 void linear_integer_format(const Rounded& x, int first, int rows, const Weight& w, int begin, int end, const float* bias,
                            bool add, float* out, int ldo) {
   alignas(64) float tile[kIntegerRows * 4 * kPanel];
@@ -170,7 +142,7 @@ void linear_integer_format(const Rounded& x, int first, int rows, const Weight& 
   for (; panel < end; ++panel) {
     for (int r = 0; r < rows; r += kIntegerRows) {
       const int count = std::min(kIntegerRows, rows - r);
-      integer_rows<F>(x, first + r, count, w, panel, tile);
+      with_rows<kIntegerRows>(count, [&](auto n) { integer_tile<F, n, 1>(x, first + r, w, panel, tile); });
       emit(tile, kPanel, count, w, panel, bias, add, out + static_cast<size_t>(r) * ldo, ldo);
     }
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <type_traits>
 #include <vector>
 
 #include "kernels.h"
@@ -14,7 +15,7 @@ namespace {
 #if defined(__AVX512F__)
 constexpr int kRows = 12;         // rows of x whose sums stay in registers
 constexpr int kIntegerRows = 10;  // likewise, with a sum of integers and one of floats each
-constexpr int kDirectRows = 12;
+constexpr int kDirectRows = 24;
 #elif defined(__AVX2__)
 constexpr int kRows = 6;
 constexpr int kIntegerRows = 2;
@@ -39,24 +40,24 @@ float* scratch(size_t floats, int which) {
 template <int R>
 void product(const float* x, int ldx, const float* b, int k, float* c, int ldc, bool add) {
   F16 sums[R];
-#pragma GCC unroll 16
+#pragma GCC unroll 24
   for (int r = 0; r < R; ++r) sums[r] = add ? load(c + static_cast<size_t>(r) * ldc) : zero();
   for (int i = 0; i < k; ++i) {
     const F16 w = load(b + static_cast<size_t>(i) * kPanel);
-#pragma GCC unroll 16
+#pragma GCC unroll 24
     for (int r = 0; r < R; ++r) sums[r] = fma(set1(x[static_cast<size_t>(r) * ldx + i]), w, sums[r]);
   }
-#pragma GCC unroll 16
+#pragma GCC unroll 24
   for (int r = 0; r < R; ++r) store(c + static_cast<size_t>(r) * ldc, sums[r]);
 }
 
-using Product = void (*)(const float*, int, const float*, int, float*, int, bool);
-
-Product product_of(int rows) {
-  static constexpr Product table[] = {nullptr,     product<1>, product<2>,  product<3>,  product<4>,
-                                      product<5>,  product<6>, product<7>,  product<8>,  product<9>,
-                                      product<10>, product<11>, product<12>};
-  return table[rows];
+// fn(std::integral_constant<int, rows>), so that `rows`, from 1 to Most, is known to the compiler.
+template <int Most, class Fn>
+inline void with_rows(int rows, const Fn& fn) {
+  if constexpr (Most > 1) {
+    if (rows < Most) return with_rows<Most - 1>(rows, fn);
+  }
+  fn(std::integral_constant<int, Most>{});
 }
 
 void products(const float* x, int ldx, int rows, const float* b, int k, float* c, int ldc, bool add) {
@@ -64,9 +65,10 @@ void products(const float* x, int ldx, int rows, const float* b, int k, float* c
   for (; r + kRows <= rows; r += kRows) {
     product<kRows>(x + static_cast<size_t>(r) * ldx, ldx, b, k, c + static_cast<size_t>(r) * ldc, ldc, add);
   }
-  if (r < rows) {
-    product_of(rows - r)(x + static_cast<size_t>(r) * ldx, ldx, b, k, c + static_cast<size_t>(r) * ldc, ldc, add);
-  }
+  if (r == rows) return;
+  with_rows<kRows>(rows - r, [&](auto count) {
+    product<count>(x + static_cast<size_t>(r) * ldx, ldx, b, k, c + static_cast<size_t>(r) * ldc, ldc, add);
+  });
 }
 
 // The four inputs of quads, one after the other: fn(input, its codes).
@@ -164,55 +166,23 @@ inline void walk(const Weight& w, int panel, const Fn& fn) {
 template <Format F, int R, int P>
 void direct(const float* x, int ldx, const Weight& w, int panel, float* c) {
   F16 sums[R][P];
-#pragma GCC unroll 16
+#pragma GCC unroll 24
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
     for (int p = 0; p < P; ++p) sums[r][p] = zero();
   }
   walk<F, P>(w, panel, [&](int i, const F16* b) __attribute__((always_inline)) {
-#pragma GCC unroll 16
+#pragma GCC unroll 24
     for (int r = 0; r < R; ++r) {
       const F16 xi = set1(x[static_cast<size_t>(r) * ldx + i]);
 #pragma GCC unroll 8
       for (int p = 0; p < P; ++p) sums[r][p] = fma(xi, b[p], sums[r][p]);
     }
   });
-#pragma GCC unroll 16
+#pragma GCC unroll 24
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
     for (int p = 0; p < P; ++p) store(c + (r * P + p) * kPanel, sums[r][p]);
-  }
-}
-
-template <Format F, int P>
-void direct_rows(const float* x, int ldx, int rows, const Weight& w, int panel, float* c) {
-  switch (rows) {
-    case 1:
-      return direct<F, 1, P>(x, ldx, w, panel, c);
-    case 2:
-      return direct<F, 2, P>(x, ldx, w, panel, c);
-    case 3:
-      return direct<F, 3, P>(x, ldx, w, panel, c);
-    case 4:
-      return direct<F, 4, P>(x, ldx, w, panel, c);
-#if defined(__AVX512F__)
-    case 5:
-      return direct<F, 5, P>(x, ldx, w, panel, c);
-    case 6:
-      return direct<F, 6, P>(x, ldx, w, panel, c);
-    case 7:
-      return direct<F, 7, P>(x, ldx, w, panel, c);
-    case 8:
-      return direct<F, 8, P>(x, ldx, w, panel, c);
-    case 9:
-      return direct<F, 9, P>(x, ldx, w, panel, c);
-    case 10:
-      return direct<F, 10, P>(x, ldx, w, panel, c);
-    case 11:
-      return direct<F, 11, P>(x, ldx, w, panel, c);
-    default:
-      return direct<F, 12, P>(x, ldx, w, panel, c);
-#endif
   }
 }
 
@@ -268,7 +238,7 @@ void linear_format(const float* x, int ldx, int rows, const Weight& w, int begin
       }
     }
     for (; panel < end; ++panel) {
-      direct_rows<F, 1>(x, ldx, rows, w, panel, tile);
+      with_rows<kDirectRows>(rows, [&](auto count) { direct<F, count, 1>(x, ldx, w, panel, tile); });
       emit(tile, kPanel, rows, w, panel, bias, add, out, ldo);
     }
     return;
