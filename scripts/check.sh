@@ -30,12 +30,9 @@ esac
 prepare_environment
 cd "$CLONE"
 
-failed=()
 check() {
-  local name="$1"
-  shift
-  say "check: $name"
-  "$@" || failed+=("$name")
+  say "check: $1"
+  attempt "$@"
 }
 
 check format ruff format "${format[@]}" .
@@ -46,5 +43,5 @@ check shell shellcheck --external-sources .ci/run scripts/*.sh scripts/lib/*.sh
 # The variable silences an announcement of the theme's, which is no finding about our pages.
 check docs env NO_MKDOCS_2_WARNING=1 mkdocs build --quiet --strict --site-dir .build/site
 
-((${#failed[@]} == 0)) || fail "these checks failed: ${failed[*]}"
+no_failures "these checks failed"
 say "all checks passed"

@@ -35,21 +35,15 @@ isas=(generic)
 if grep -q -w avx2 /proc/cpuinfo; then isas+=(avx2); fi
 if grep -q -w avx512_vnni /proc/cpuinfo; then isas+=(avx512); fi
 
-failed=()
 for kind in "${kinds[@]}"; do
   build="$CLONE/.build/sanitize-$kind"
   mkdir -p "$build"
-  {
-    cmake -S "$CLONE/kernels" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DSGE_SANITIZE="$kind" && ninja -C "$build" stress
-  } >"$build/log" 2>&1 || {
-    tail -n 20 "$build/log" >&2
-    fail "the stress program could not be built, see above and $build/log"
-  }
+  compile_kernels "the stress program" "$build" "$build/log" stress -DSGE_SANITIZE="$kind"
   for isa in "${isas[@]}"; do
     say "sanitizer: $kind, $isa, $seconds s, seed $seed"
-    SGLANG_ENTROPIC_ISA="$isa" "$build/stress" "$seconds" "$seed" || failed+=("$kind/$isa")
+    attempt "$kind/$isa" env SGLANG_ENTROPIC_ISA="$isa" "$build/stress" "$seconds" "$seed"
   done
 done
 
-((${#failed[@]} == 0)) || fail "these found something: ${failed[*]} (seed $seed)"
+no_failures "these found something with seed $seed"
 say "no sanitizer found anything"

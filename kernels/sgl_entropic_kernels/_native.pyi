@@ -1,4 +1,4 @@
-# Types of the extension module, built from ``kernels/src/bindings.cpp``; the contracts are in ``kernels/src/ops.h``.
+# Types of the extension module, built from ``kernels/src/bindings*.cpp``; the contracts are in ``kernels/src/ops.h``.
 #
 # An array is anything on the CPU that speaks DLPack or the buffer protocol, contiguous, of the dtype that the comment
 # names: a torch tensor, a NumPy array. Nothing is converted. ``out`` arguments are written. A wrong dtype, number of
@@ -95,6 +95,24 @@ def paged_attention(
     logit_cap: float = 0.0,
     lse: Floats | None = None,
     page_mass: Floats | None = None,
+) -> None: ...
+
+# Draws one token a row, see ``reference_sampling.draw``. ``tokens`` int32; ``readings`` [5, rows]; ``own`` [rows, 4].
+def draw(
+    logits: Floats,
+    temperatures: Floats,
+    top_ks: Any,
+    top_ps: Floats,
+    min_ps: Floats,
+    uniforms: Any,
+    tokens: Any,
+    readings: Floats | None = None,
+    own: Floats | None = None,
+) -> None: ...
+
+# ``results`` [3, rows]: ln T in [``lowest``, ``highest``] whose entropy is nearest to the target, entropy, varentropy.
+def solve_temperature(
+    logits: Floats, targets: Floats, lowest: Floats, highest: Floats, results: Floats
 ) -> None: ...
 
 # A decoder as one call, see ``reference_ops.Decoder``.

@@ -14,6 +14,9 @@ from types import ModuleType
 STATISTICS = ("max_logit", "log_sum_exp", "entropy_nats", "varentropy")
 """Columns of the row statistics that ``lm_head`` writes."""
 
+READINGS = ("entropy_nats", "varentropy", "surprisal_nats", "sampled_entropy_nats", "sampled_varentropy")
+"""Rows of the readings that ``draw`` writes."""
+
 
 class KernelsMissingError(ImportError):
     """The extension module is not there, or was built for another Python."""

@@ -38,6 +38,32 @@ struct Rounded {
   int blocks;
 };
 
+// One row's distribution at some temperature.
+struct Moments {
+  float max;             // of x
+  double log_partition;  // ln sum e^((x - max) / T)
+  double entropy;        // nats; NaN where the row is no distribution
+  double varentropy;
+};
+
+struct RowCut {
+  float temperature;
+  int top_k;
+  float top_p;
+  float min_p;
+  double uniform;
+};
+
+struct Drawn {
+  int token;
+  Moments sampled;  // of what the temperature makes of the row, before the cuts; 0 where the row is greedy
+};
+
+struct Solved {
+  float log_temperature;
+  Moments at;
+};
+
 struct Kernels {
   const char* name;
 
@@ -65,6 +91,10 @@ struct Kernels {
   // q and out: [tokens, q_heads, head_dim] with row strides; lse [tokens, q_heads] optional.
   void (*extend_block)(const float* q, int ldq, const KvCache& kv, const AttentionShape& shape, int kv_head,
                        const int64_t* slots, int first, int tokens, float* out, int ldo, float* lse);
+  // Moments of x / T; inverse: 1 / T.
+  void (*tempered)(const float* x, int n, float inverse, Moments& to);
+  void (*draw_row)(const float* x, int n, const RowCut& cut, Drawn& out);
+  void (*solve_row)(const float* x, int n, float target, float lowest, float highest, Solved& out);
 };
 
 constexpr int kKvBlock = 64;  // tokens of KV that extend_block handles at a time, at multiples of it

@@ -4,6 +4,7 @@
 #include "impl_integer.h"
 #include "impl_products.h"
 #include "impl_rows.h"
+#include "impl_sampling.h"
 #include "kernels.h"
 
 namespace sge::SGE_ISA {
@@ -14,6 +15,7 @@ const Kernels& table() {
   static const Kernels kernels = {
       SGE_STRING(SGE_ISA), linear, linear_integer, round_inputs, row_sums,     rms_norm,
       silu_mul,            rope,   to_bf16_row,    decode_share, extend_block,
+      tempered,            draw_row, solve_row,
   };
   return kernels;
 }

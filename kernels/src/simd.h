@@ -55,6 +55,8 @@ inline F16 power_of_two(F16 n) {
 inline F16 keep_from(F16 a, F16 x, float floor) {
   return {_mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x.v, _mm512_set1_ps(floor), _CMP_GE_OQ), a.v)};
 }
+// Whether any entry is at least `floor`.
+inline bool any_from(F16 x, float floor) { return _mm512_cmp_ps_mask(x.v, _mm512_set1_ps(floor), _CMP_GE_OQ) != 0; }
 inline F16 from_bf16(const uint16_t* p) {
   return {_mm512_castsi512_ps(_mm512_slli_epi32(
       _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))), 16))};
@@ -141,6 +143,10 @@ inline F16 keep_from(F16 x, F16 y, float floor) {
   const __m256 f = _mm256_set1_ps(floor);
   return {_mm256_and_ps(x.a, _mm256_cmp_ps(y.a, f, _CMP_GE_OQ)),
           _mm256_and_ps(x.b, _mm256_cmp_ps(y.b, f, _CMP_GE_OQ))};
+}
+inline bool any_from(F16 x, float floor) {
+  const __m256 f = _mm256_set1_ps(floor);
+  return _mm256_movemask_ps(_mm256_or_ps(_mm256_cmp_ps(x.a, f, _CMP_GE_OQ), _mm256_cmp_ps(x.b, f, _CMP_GE_OQ))) != 0;
 }
 inline F16 from_bf16(const uint16_t* p) {
   const auto half = [](const uint16_t* q) {
@@ -245,6 +251,11 @@ inline float float_of_bits(uint32_t bits) {
 }
 inline F16 power_of_two(F16 n) { SGE_EACH(float_of_bits(static_cast<uint32_t>(static_cast<int>(n.v[i]) + 127) << 23)); }
 inline F16 keep_from(F16 x, F16 y, float floor) { SGE_EACH(y.v[i] >= floor ? x.v[i] : 0.0f); }
+inline bool any_from(F16 x, float floor) {
+  bool any = false;
+  for (float y : x.v) any |= y >= floor;
+  return any;
+}
 inline F16 from_bf16(const uint16_t* p) { SGE_EACH(float_of_bits(static_cast<uint32_t>(p[i]) << 16)); }
 inline float half_to_float(uint16_t h) {
   const uint32_t sign = static_cast<uint32_t>(h & 0x8000) << 16, exponent = (h >> 10) & 31, mantissa = h & 1023;

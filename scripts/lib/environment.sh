@@ -34,6 +34,17 @@ step() {
   the reason is printed above; run the script again when it is mended, it starts this afresh"
 }
 
+# attempt NAME COMMAND...: run COMMAND; if it fails, NAME joins the list of those that failed, and the script goes on.
+failed=()
+attempt() {
+  local name="$1"
+  shift
+  "$@" || failed+=("$name")
+}
+
+# no_failures WHAT: stop if any attempt failed, saying WHAT and which.
+no_failures() { ((${#failed[@]} == 0)) || fail "$1: ${failed[*]}"; }
+
 prepare_environment() {
   check_machine
   local python key
@@ -169,19 +180,25 @@ build_kernels() {
     [[ "$(cat "$stamp" 2>/dev/null)" == "$sources" ]] && exit 0
     say "building the CPU kernels (about half a minute); details in $CLONE/.build/kernels.log"
     build="$CLONE/.build/kernels-$("$VENV/bin/python" -c 'import sys; print(sys.implementation.cache_tag)')"
-    {
-      PATH="$VENV/bin:$PATH" cmake -S "$CLONE/kernels" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release \
-        -DPython_EXECUTABLE="$VENV/bin/python" && PATH="$VENV/bin:$PATH" ninja -C "$build"
-    } >"$CLONE/.build/kernels.log" 2>&1 || {
-      tail -n 20 "$CLONE/.build/kernels.log" >&2
-      fail "the CPU kernels could not be built, see above and $CLONE/.build/kernels.log"
-    }
+    compile_kernels "the CPU kernels" "$build" "$CLONE/.build/kernels.log" all -DPython_EXECUTABLE="$VENV/bin/python"
     for built in "$build"/_native.*.so; do
       # Renamed into place: a process that has the old one loaded keeps it.
       cp "$built" "$package/.new-$$" && mv "$package/.new-$$" "$package/$(basename "$built")"
     done
     printf '%s\n' "$sources" >"$stamp"
   ) 9>"$CLONE/.build/kernels.lock" || exit 1
+}
+
+# compile_kernels WHAT BUILD LOG TARGET OPTION...: TARGET of kernels/CMakeLists.txt in folder BUILD, told in file LOG.
+compile_kernels() {
+  local what="$1" build="$2" log="$3" target="$4"
+  shift 4
+  {
+    cmake -S "$CLONE/kernels" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release "$@" && ninja -C "$build" "$target"
+  } >"$log" 2>&1 || {
+    tail -n 20 "$log" >&2
+    fail "$what could not be built, see above and $log"
+  }
 }
 
 # Puts this clone before everything else on PYTHONPATH, with its metadata, so that its entry points are found.

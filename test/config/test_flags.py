@@ -59,6 +59,8 @@ def test_the_help_says_range_and_default(dotted: str) -> None:
         ("cpu.kv_pool_mib", "1048576", 1_048_576),
         ("cpu.weights", "float32", "float32"),
         ("cpu.weights", "int8", "int8"),
+        ("cpu.weights", "INT8", "int8"),
+        ("cpu.weights", "Float32", "float32"),
         ("cpu.fast_path", "Off", False),
         ("cpu.fast_path", "true", True),
     ],
@@ -90,7 +92,6 @@ def test_accepted(dotted: str, text: str, value: object) -> None:
         ("cpu.kv_pool_mib", "1GiB"),
         ("cpu.weights", ""),
         ("cpu.weights", "none"),
-        ("cpu.weights", "INT8"),
         ("cpu.weights", "int4"),
         ("cpu.weights", "float32 "),
         ("cpu.weights", "\0"),
@@ -110,5 +111,6 @@ def test_refused(dotted: str, text: str) -> None:
     message = str(caught.value)
     for word in (SPECS[dotted].flag, f"{dotted} = ", repr(text).strip("'")[:20], SPECS[dotted].accepted):
         assert word in message
+    assert message.count(SPECS[dotted].flag) == message.count(f"(flag {SPECS[dotted].flag})") == 1
     assert "\n" not in message
     message.encode()

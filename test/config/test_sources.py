@@ -89,6 +89,29 @@ def test_an_override_of_nothing_is_refused() -> None:
         resolve(None, {"trace": "x"})
 
 
+@pytest.mark.parametrize(
+    ("mapping", "given", "meant"),
+    [
+        ({"telemetri": {}}, "telemetri", "telemetry"),
+        ({"trace": {"pth": 1}}, "trace.pth", "trace.path"),
+        ({"weights": "int8"}, "weights", "cpu.weights"),
+        ({"telemetry": {"threads": 2}}, "telemetry.threads", "cpu.threads"),
+    ],
+)
+def test_an_unknown_key_is_told_with_the_one_that_was_meant(
+    mapping: dict[str, Any], given: str, meant: str
+) -> None:
+    """A key that is misspelt, or that stands in another section."""
+    assert f"unknown key '{given}' = " in refusal(mapping)
+    assert f"did you mean '{meant}'?" in refusal(mapping)
+
+
+def test_a_choice_is_taken_in_any_case() -> None:
+    """From a file as from a flag, and kept as it is declared."""
+    assert from_mapping({"cpu": {"weights": "FLOAT32"}}, "here").cpu.weights == "float32"
+    assert resolve(None, {"cpu.weights": "Int8"}).cpu.weights == "int8"
+
+
 def test_every_mistake_is_listed_up_to_a_limit() -> None:
     """One round of mending for a file with some mistakes, and no flood for a file that is something else."""
     message = refusal({"cpu": {"threads": 0, "kv_pool_mib": 1}, "trace": {"queue_records": 1}})

@@ -6,9 +6,11 @@ import sys
 
 import kernel_checks as checks
 import kernel_decoders as decoders
+import sampling_checks as sampling
 
 from sgl_entropic_kernels import reference_ops as oracle
 from sgl_entropic_kernels.native import library
+from sgl_entropic_kernels.reference_sampling import Cut
 
 SHAPES = (
     (0, 16, 32),
@@ -53,6 +55,11 @@ def main() -> None:
         decoders.check_batch_does_not_matter(
             native, family, [5, 1, 20], seed, bf16=bool(seed % 2), integer=bool(seed % 2)
         )
+    cuts = [Cut(0.8), Cut(1.0, top_k=1), Cut(1.3, 40, 0.9, 0.02), Cut(0.5, top_p=0.99)]
+    for seed, kind in enumerate(sampling.KINDS):
+        sampling.check_draw(native, kind, cuts, 2500, seed)
+        sampling.check_solve(native, kind, 3, 2500, (-0.7, 0.7), seed)
+        sampling.check_rows_do_not_matter(native, kind, cuts, 1100, seed)
     sys.stdout.write(native.isa())
 
 

@@ -12,6 +12,7 @@ import torch
 from sgl_entropic.config import CpuConfig, EntropicConfig
 from sgl_entropic.runtime import cpu_platform as module
 from sgl_entropic.runtime.cpu_platform import PortableCpuPlatform, default_threads
+from sgl_entropic.runtime.model_facts import ModelFacts
 
 OPEN = {
     "device": None,
@@ -21,6 +22,7 @@ OPEN = {
     "max_total_tokens": None,
     "mem_fraction_static": None,
     "model_path": "m",
+    "kv_cache_dtype": "auto",
 }
 
 
@@ -37,6 +39,7 @@ def pool(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     monkeypatch.setattr(
         module, "active_config", lambda: EntropicConfig(cpu=CpuConfig(kv_pool_mib=64, threads=3))
     )
+    monkeypatch.setattr(module, "model_facts", lambda path: None)
     return asked
 
 
@@ -55,8 +58,32 @@ def test_what_is_open_is_filled_in(pool: list[Any]) -> None:
         "max_total_tokens": 1234,
         "mem_fraction_static": 0.5,
         "model_path": "m",
+        "kv_cache_dtype": "auto",
     }
     assert pool == [("m", "float32", 64)]
+
+
+@pytest.mark.parametrize(
+    ("cpu", "architecture", "chosen", "expected"),
+    [
+        ({}, "LlamaForCausalLM", "auto", "bfloat16"),
+        ({}, "LlamaForCausalLM", "bf16", "bf16"),
+        ({"weights": "float32"}, "LlamaForCausalLM", "auto", "auto"),
+        ({"weights": "float32"}, "LlamaForCausalLM", "bfloat16", "bfloat16"),
+        ({"fast_path": False}, "LlamaForCausalLM", "auto", "auto"),
+        ({}, "GemmaForCausalLM", "auto", "auto"),
+        ({}, None, "auto", "auto"),
+    ],
+)
+def test_rounded_arithmetic_keeps_keys_and_values_in_sixteen_bits(
+    pool: list[Any], monkeypatch: pytest.MonkeyPatch, cpu: Any, architecture: Any, chosen: str, expected: str
+) -> None:
+    """Where the compiled attention serves the model; and the pool is counted in what it holds."""
+    facts = architecture and ModelFacts(architecture, 30, 3, 64, 8192, None, False, False, False)
+    monkeypatch.setattr(module, "model_facts", lambda path: facts)
+    monkeypatch.setattr(module, "active_config", lambda: EntropicConfig(cpu=CpuConfig(**cpu)))
+    assert filled(kv_cache_dtype=chosen)["kv_cache_dtype"] == expected
+    assert pool == [("m", "float32" if expected == "auto" else "bfloat16", None)]
 
 
 @pytest.mark.parametrize(

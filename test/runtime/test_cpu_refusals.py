@@ -78,6 +78,18 @@ def test_a_flag_that_needs_other_hardware_is_refused(
     assert str(refusal.value).count("is not available here") == 1
 
 
+@pytest.mark.parametrize("size", ["2", "16", "64"])
+def test_pages_of_more_than_one_token_are_refused(
+    parser: argparse.ArgumentParser, tmp_path: Path, size: str
+) -> None:
+    """The page lists that the kernels read name single tokens; the message says so, and which size there is."""
+    with pytest.raises(UnsupportedError) as refusal:
+        refuse_on_cpu(parser.parse_args(["--model-path", model(tmp_path), "--page-size", size]))
+    assert str(refusal.value) == (
+        f"--page-size {size} is not available here: the page lists of this platform are of single tokens; accepted: 1"
+    )
+
+
 def assert_accepted(server_args: argparse.Namespace) -> None:
     """Nothing of these flags and this model is refused."""
     try:

@@ -43,14 +43,18 @@ def test_a_pool_that_was_asked_for_is_filled(dtype: str, expected: int) -> None:
 @pytest.mark.parametrize(
     ("free", "expected"),
     [
-        (16 * GIB, 2 * GIB // 46_080),  # an eighth
-        (1024 * GIB, 4 * GIB // 46_080),  # at most 4 GiB
+        (5 * GIB, 5 * GIB // 8 // 46_080),  # an eighth
+        (1024 * GIB, 768 * MIB // 46_080),  # at most 768 MiB
         (1 * GIB, 8193),  # an eighth is less than one context, half is more
         (GIB // 4, GIB // 8 // 46_080),  # half of what is free
     ],
 )
 def test_the_default_is_a_share_of_the_free_memory(free: int, expected: int) -> None:
     assert tokens(facts(), free) == expected
+
+
+def test_sixteen_bits_hold_as_many_tokens_in_half_the_memory() -> None:
+    assert tokens(facts(), 64 * GIB, dtype="bfloat16") == tokens(facts(), 64 * GIB) == 384 * MIB // 23_040
 
 
 @given(st.integers(0, 1024 * GIB), st.integers(1, 200), st.integers(1, 10**7))

@@ -53,8 +53,8 @@ class Telemetry:
     def score_prompt(self, metadata: Any, hidden: Any, logits_of: Any, statistics_of: Any = None) -> None:
         self.log.append(("score", logits_of(hidden), statistics_of))
 
-    def before_sampling(self, logits: Any, info: Any) -> None:
-        self.log.append(("before", info))
+    def before_sampling(self, logits: Any, info: Any, *, measured: bool) -> None:
+        self.log.append(("before", info, measured))
 
     def after_sampling(self, forward_batch: Any, token_ids: Any, context: Any) -> DeviceReadings:
         self.log.append(("after", token_ids, context))
@@ -66,6 +66,13 @@ class Telemetry:
     def prompt_readings(self, batch: Any, context: Any) -> dict[int, torch.Tensor]:
         self.log.append(("prompts", context))
         return self.prompts
+
+
+# A sampler that measures as it draws where log-probabilities are wanted, so that a test sees what it was asked.
+RUNNER = SimpleNamespace(
+    sampler=SimpleNamespace(draws=lambda logits, info, *, return_logprob: return_logprob)
+)
+PLAIN = SimpleNamespace(sampling_info=None, return_logprob=False)
 
 
 @pytest.fixture
@@ -103,7 +110,7 @@ def test_without_telemetry_a_hook_only_calls_on(hook: Any, monkeypatch: pytest.M
 def test_sampling_is_measured_before_and_after(telemetry: Telemetry, log: list[Any]) -> None:
     """With the facts that the batch carries along, since the step may be over by then."""
     output, tokens = logits_output(), torch.tensor([2])
-    batch = SimpleNamespace(sampling_info="info")
+    batch = SimpleNamespace(sampling_info="info", return_logprob=True)
     with telemetry.step(None):
         around_forward(lambda runner, given: None, "runner", batch)
 
@@ -111,8 +118,8 @@ def test_sampling_is_measured_before_and_after(telemetry: Telemetry, log: list[A
         log.append("sample")
         return tokens
 
-    assert around_sample(original, "runner", output, batch) is tokens
-    assert log == ["forget", ("before", "info"), "sample", ("after", tokens, CONTEXT)]
+    assert around_sample(original, RUNNER, output, batch) is tokens
+    assert log == ["forget", ("before", "info", True), "sample", ("after", tokens, CONTEXT)]
     assert isinstance(output.auxiliary_device_output, DeviceReadings)
 
 
@@ -140,7 +147,7 @@ def test_a_prompt_is_scored_by_the_model_s_own_lm_head(
 def test_a_decode_step_has_no_facts(telemetry: Telemetry, log: list[Any]) -> None:
     around_forward(lambda runner, given: None, "runner", SimpleNamespace())
     around_sample(
-        lambda *args: torch.tensor([1]), "runner", logits_output(), SimpleNamespace(sampling_info=None)
+        lambda *args: torch.tensor([1]), RUNNER, logits_output(), PLAIN
     )
     assert log[-1][2] is None
     assert "forget" not in log
@@ -176,7 +183,7 @@ def test_a_batch_that_samples_leaves_its_prompts_to_sampling(telemetry: Telemetr
 def test_other_auxiliary_outputs_are_kept(telemetry: Telemetry) -> None:
     output = logits_output()
     other = output.auxiliary_device_output = object()
-    around_sample(lambda *args: torch.tensor([1]), "runner", output, SimpleNamespace(sampling_info=None))
+    around_sample(lambda *args: torch.tensor([1]), RUNNER, output, PLAIN)
     first, second = output.auxiliary_device_output.outputs
     assert first is other
     assert isinstance(second, DeviceReadings)

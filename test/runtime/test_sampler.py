@@ -103,26 +103,56 @@ def test_sglang_s_results_and_arguments_pass_unchanged(
     assert torch.equal(probs, torch.softmax(torch.tensor(LOGITS), -1))
 
 
-@pytest.mark.parametrize(
-    ("simple", "seed", "masks", "ours"),
-    [(True, None, None, True), (False, None, None, False), (True, 7, None, False), (True, None, [0], False)],
-)
-def test_the_cpu_fast_path_draws_only_from_uncut_unseeded_rows(
-    sampler: EntropicSampler,
-    telemetry: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    simple: Any,
-    seed: Any,
-    masks: Any,
-    ours: Any,
+class Fast:
+    """The CPU fast path, which draws token 2 of every row."""
+
+    def __init__(self, *, able: bool = True) -> None:
+        self.able, self.asked = able, []
+
+    def draws(self, logits: torch.Tensor, info: Any) -> bool:
+        return self.able
+
+    def draw(self, logits: torch.Tensor, info: Any, own: Any, *, measured: bool) -> Any:
+        self.asked.append((own, measured))
+        return torch.full((len(logits),), 2), ("readings" if measured else None)
+
+
+def forward(sampler: EntropicSampler, *, return_logprob: bool = False) -> Any:
+    return sampler.forward(
+        SimpleNamespace(next_token_logits=torch.tensor(LOGITS)), sampling(), return_logprob, [], [], None
+    )
+
+
+@pytest.fixture
+def stock(sampler: EntropicSampler, monkeypatch: pytest.MonkeyPatch) -> EntropicSampler:
+    """Ours on top of a SGLang whose forward says so."""
+    monkeypatch.setattr(Sampler, "forward", lambda self, *args, **kwargs: ("SGLang's", args[2]))
+    object.__setattr__(sampler, "enable_deterministic", False)
+    object.__setattr__(sampler, "rl_on_policy_target", None)
+    return sampler
+
+
+def test_the_cpu_fast_path_draws_and_measures(
+    stock: EntropicSampler, telemetry: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Everything else is SGLang's; the counter says which it was."""
-    fast = SimpleNamespace(cdf_sampled_rows=0)
+    fast = Fast()
     monkeypatch.setattr(module, "fast_path", lambda: fast)
-    info = sampling()
-    info.sampling_seed, info.sampling_mask_batch_indices = seed, masks
-    only_token_one = torch.tensor([[0.0, 1.0, 0.0, 0.0]] * 2)
-    drawn = sampler._sample_from_probs(only_token_one, info, "positions", simple)
-    assert fast.cdf_sampled_rows == (2 if ours else 0)
-    assert drawn[0].tolist() == [1, 1]
-    assert (drawn[1] is None) == ours
+    telemetry.own_columns = "columns"
+    assert forward(stock).tolist() == [2, 2]
+    assert telemetry.readings == "readings"
+    assert fast.asked == [("columns", True)]
+    monkeypatch.setattr(module, "installed", lambda: None)
+    assert forward(stock).tolist() == [2, 2]
+    assert fast.asked[1] == (None, False)
+
+
+@pytest.mark.parametrize("why", ["no fast path", "not able", "logprobs", "deterministic", "on policy"])
+def test_all_else_is_sglang_s(
+    stock: EntropicSampler, telemetry: Any, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    fast = None if why == "no fast path" else Fast(able=why != "not able")
+    monkeypatch.setattr(module, "fast_path", lambda: fast)
+    object.__setattr__(stock, "enable_deterministic", why == "deterministic")
+    object.__setattr__(stock, "rl_on_policy_target", "x" if why == "on policy" else None)
+    assert forward(stock, return_logprob=why == "logprobs") == ("SGLang's", why == "logprobs")
+    assert fast is None or fast.asked == []

@@ -4,41 +4,22 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 from sglang.srt.server_args import ServerArgs
 
 from sgl_entropic import activation
-from sgl_entropic.config import EntropicConfig, flag_specs
-from sgl_entropic.errors import ConfigError, SeamError
+from sgl_entropic.config import EntropicConfig, add_arguments, configuration, flag_specs
+from sgl_entropic.errors import SeamError
 from sgl_entropic.runtime import server_args as module
 from sgl_entropic.runtime.active_config import active_config
-from sgl_entropic.runtime.server_args import (
-    add_arguments,
-    around_add_cli_args,
-    around_from_cli_args,
-    configuration,
-)
+from sgl_entropic.runtime.server_args import around_add_cli_args, around_from_cli_args
 
 
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="server")
     add_arguments(parser)
     return parser
-
-
-def configured(*flags: str) -> EntropicConfig:
-    return configuration(make_parser().parse_args(list(flags)))
-
-
-def test_the_help_lists_every_flag_with_its_range_and_default() -> None:
-    text = " ".join(make_parser().format_help().split())
-    assert "--entropic-config FILE.yaml" in text
-    for spec in flag_specs():
-        assert f"{spec.flag} {spec.metavar}" in text
-        assert " ".join(spec.help.split()) in text
 
 
 def test_every_setting_has_a_place_of_its_own() -> None:
@@ -63,71 +44,6 @@ def test_our_flags_join_sglang_s_own() -> None:
     namespace = parser.parse_args(["--model-path", "m", "--entropic-telemetry", "off"])
     assert namespace.model_path == "m"
     assert configuration(namespace).telemetry.enabled is False
-
-
-def test_no_flag_is_the_defaults() -> None:
-    assert configured() == EntropicConfig()
-
-
-def examples(tmp_path: Path) -> dict[str, tuple[str, Any]]:
-    """A value for each flag, other than its default, and what it means."""
-    return {
-        "telemetry.enabled": ("off", False),
-        "telemetry.prompt_surprisal": ("false", False),
-        "telemetry.prompt_chunk_rows": ("512", 512),
-        "trace.path": (str(tmp_path / "steps.jsonl"), str(tmp_path / "steps.jsonl")),
-        "trace.publish": ("tcp://127.0.0.1:5555", "tcp://127.0.0.1:5555"),
-        "trace.queue_records": ("16", 16),
-        "cpu.threads": ("2", 2),
-        "cpu.kv_pool_mib": ("64", 64),
-        "cpu.weights": ("float32", "float32"),
-        "cpu.fast_path": ("off", False),
-        "cpu.fork": ("off", False),
-    }
-
-
-@pytest.mark.parametrize("spec", flag_specs(), ids=lambda spec: spec.flag)
-@pytest.mark.parametrize("joined", [False, True])
-def test_each_flag_sets_its_setting_and_no_other(spec: Any, *, joined: bool, tmp_path: Path) -> None:
-    text, value = examples(tmp_path)[spec.dotted]
-    config = configured(f"{spec.flag}={text}") if joined else configured(spec.flag, text)
-    section, _, name = spec.dotted.partition(".")
-    expected = EntropicConfig().model_dump()
-    expected[section][name] = value
-    assert config.model_dump() == expected
-
-
-def test_a_flag_wins_over_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "entropic.yaml"
-    path.write_text("telemetry:\n  prompt_chunk_rows: 64\ntrace:\n  queue_records: 32\n")
-    config = configured("--entropic-config", str(path), "--entropic-trace-queue-records", "16")
-    assert (config.telemetry.prompt_chunk_rows, config.trace.queue_records) == (64, 16)
-
-
-@pytest.mark.parametrize("text", ["15", "99999999", "x", "", "16.0"])
-def test_what_a_flag_accepts_is_said_with_its_name(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"--entropic-telemetry-prompt-chunk-rows.*from 16 to 8192"):
-        configured("--entropic-telemetry-prompt-chunk-rows", text)
-
-
-@pytest.mark.parametrize("content", [None, "telemetry: [", "telemetri: {}", "telemetry:\n  enabled: 7"])
-def test_a_broken_file_is_named_together_with_its_flag(tmp_path: Path, content: str | None) -> None:
-    path = tmp_path / "entropic.yaml"
-    if content is not None:
-        path.write_text(content)
-    with pytest.raises(ConfigError) as refusal:
-        configured("--entropic-config", str(path))
-    assert str(refusal.value).startswith("--entropic-config ")
-    assert str(path) in str(refusal.value)
-
-
-def test_the_file_is_not_blamed_for_a_flag(tmp_path: Path) -> None:
-    path = tmp_path / "entropic.yaml"
-    path.write_text("")
-    with pytest.raises(ConfigError) as refusal:
-        configured("--entropic-config", str(path), "--entropic-cpu-threads", "0")
-    assert "--entropic-cpu-threads" in str(refusal.value)
-    assert "--entropic-config" not in str(refusal.value)
 
 
 @pytest.fixture
@@ -185,6 +101,13 @@ def test_a_refusal_leaves_with_one_line(
     assert str(leaving.value.code).startswith("sgl_entropic: ")
     assert named in str(leaving.value.code)
     assert activation.exported_config() == EntropicConfig().to_json()
+
+
+def test_an_unknown_flag_of_ours_is_told_before_the_parser_complains(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever command started SGLang."""
+    monkeypatch.setattr("sys.argv", ["server", "--port", "1", "--entropic-cpu-weights", "int8"])
+    with pytest.raises(SystemExit, match=r"sgl_entropic: unknown flag .*did you mean '--entropic-weights'"):
+        around_add_cli_args(ServerArgs.add_cli_args, argparse.ArgumentParser())
 
 
 def test_a_dead_seam_stops_the_start(

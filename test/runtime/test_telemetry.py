@@ -93,6 +93,23 @@ def sample(telemetry: Telemetry, forward: Any, logits: torch.Tensor, tokens: lis
     return telemetry.after_sampling(forward, torch.tensor(tokens), context)
 
 
+def test_a_sampler_that_measures_as_it_draws() -> None:
+    """Its readings are handed on as they are; the columns at hand are offered to it, and nothing is kept afterwards."""
+    telemetry = make_telemetry()
+    columns, readings = torch.ones(2, 4), torch.arange(10.0).view(5, 2)
+    asked: list[Any] = []
+    telemetry.recall_columns = lambda logits: asked.append(logits) or columns
+    logits, forward = torch.zeros(2, VOCAB), forward_batch([1, 1], [1, 2], [0, 1], [1, 1])
+    telemetry.before_sampling(logits, forward.sampling_info, measured=True)
+    assert telemetry.own is None
+    assert telemetry.own_columns is columns
+    assert asked == [logits]
+    telemetry.readings = readings
+    result = telemetry.after_sampling(forward, torch.tensor([1, 1]), None)
+    assert result.values.tolist() == readings[:4].tolist()
+    assert (telemetry.readings, telemetry.own_columns) == (None, None)
+
+
 @given(st.data())
 def test_a_request_leaves_the_truth_in_its_slots(data: st.DataObject) -> None:
     """Prefill in chunks of any length, then decode: each slot ends with what a walk over the tokens gives it."""

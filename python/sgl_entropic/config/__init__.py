@@ -1,5 +1,11 @@
 """Settings: one validated model, fed by a YAML file and by flags that are generated from it."""
 
+from sgl_entropic.config.command_line import (
+    add_arguments,
+    configuration,
+    read_command_line,
+    refuse_unknown,
+)
 from sgl_entropic.config.flags import flag_specs, parse_flag_value
 from sgl_entropic.config.knobs import FlagSpec
 from sgl_entropic.config.model import CpuConfig, EntropicConfig, TelemetryConfig, TraceConfig
@@ -11,9 +17,13 @@ __all__ = [
     "FlagSpec",
     "TelemetryConfig",
     "TraceConfig",
+    "add_arguments",
+    "configuration",
     "flag_specs",
     "from_mapping",
     "load_yaml",
     "parse_flag_value",
+    "read_command_line",
+    "refuse_unknown",
     "resolve",
 ]

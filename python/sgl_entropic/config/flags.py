@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
-from sgl_entropic.config.knobs import FlagSpec, shown, specs_of
+from sgl_entropic.config.knobs import FlagSpec, specs_of
 from sgl_entropic.config.model import EntropicConfig
+from sgl_entropic.config.refusals import refused_value
 from sgl_entropic.config.sources import from_mapping
 from sgl_entropic.errors import ConfigError
 
@@ -34,9 +35,8 @@ def parse_flag_value(spec: FlagSpec, text: str) -> bool | int | str | None:
     elif spec.kind in {"text", "choice"}:
         value = text
     else:
-        raise ConfigError(
-            f"flag {spec.flag}: {spec.dotted} = {shown(text)} is not accepted; expected {spec.accepted}"
-        )
+        raise ConfigError(f"flags: {refused_value(EntropicConfig, spec.dotted, text)}")
     section, _, name = spec.dotted.partition(".")
-    from_mapping({section: {name: value}}, f"flag {spec.flag}")
-    return value
+    config = from_mapping({section: {name: value}}, "flags")
+    accepted: bool | int | str | None = getattr(getattr(config, section), name)
+    return accepted

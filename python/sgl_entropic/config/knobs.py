@@ -7,10 +7,13 @@ import types
 import typing
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import annotated_types
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
+
+from sgl_entropic.activation import FLAG_PREFIX
 
 Kind = typing.Literal["bool", "int", "text", "choice"]
 
@@ -66,6 +69,12 @@ def sections_of(model: type[BaseModel]) -> dict[str, type[BaseModel]]:
     return sections
 
 
+def choices_of(field: FieldInfo) -> tuple[str, ...]:
+    """The names that a field accepts; none for a field that is no choice."""
+    annotation = _without_none(field.annotation)
+    return typing.get_args(annotation) if typing.get_origin(annotation) is typing.Literal else ()
+
+
 def shown(value: object) -> str:
     """``repr`` of a value that a user gave, cut to a length that a message can hold."""
     try:
@@ -90,7 +99,7 @@ def _spec(section: str, name: str, field: FieldInfo) -> FlagSpec:
     words = [section] if name == "enabled" else [section, *name.split("_")]
     extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
     return FlagSpec(
-        flag=str(extra.get("flag", "--entropic-" + "-".join(words))),
+        flag=str(extra.get("flag", FLAG_PREFIX + "-".join(words))),
         dotted=f"{section}.{name}",
         kind=kind,
         nullable=nullable,
@@ -101,14 +110,19 @@ def _spec(section: str, name: str, field: FieldInfo) -> FlagSpec:
 
 
 def _kind(field: FieldInfo) -> tuple[Kind, bool]:
-    annotation = field.annotation
-    nullable = isinstance(annotation, types.UnionType) and type(None) in typing.get_args(annotation)
-    if nullable:
-        (annotation,) = (item for item in typing.get_args(annotation) if item is not type(None))
-    if typing.get_origin(annotation) is typing.Literal:
+    annotation = _without_none(field.annotation)
+    nullable = annotation is not field.annotation
+    if choices_of(field):
         return "choice", nullable
     kinds: dict[object, Kind] = {bool: "bool", int: "int", str: "text"}
     return kinds[annotation], nullable
+
+
+def _without_none(annotation: Any) -> Any:
+    if not isinstance(annotation, types.UnionType):
+        return annotation
+    (kept,) = (item for item in typing.get_args(annotation) if item is not type(None))
+    return kept
 
 
 def _accepted(kind: Kind, field: FieldInfo) -> str:
@@ -119,6 +133,6 @@ def _accepted(kind: Kind, field: FieldInfo) -> str:
         high = next(item.le for item in field.metadata if isinstance(item, annotated_types.Le))
         return f"an integer from {low} to {high}"
     if kind == "choice":
-        return " or ".join(typing.get_args(field.annotation))
+        return " or ".join(choices_of(field))
     assert isinstance(field.json_schema_extra, dict), "a text field says in words what it accepts"
     return str(field.json_schema_extra["accepted"])

@@ -1,12 +1,24 @@
-"""The one validated model of all settings. Units are in the names; a value is never converted, only accepted or refused."""
+"""The one validated model of all settings. Units are in the names; a value is never converted, only accepted or refused.
+
+The one liberty: a choice may be written in any case, and is kept as it is declared.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 
 from sgl_entropic.config.endpoint import checked_endpoint
+from sgl_entropic.config.knobs import choices_of
 from sgl_entropic.config.refusals import refusal
 
 
@@ -22,6 +34,15 @@ def _checked_publish(endpoint: str | None) -> str | None:
 
 class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _choice_in_any_case(cls, value: Any, info: ValidationInfo) -> Any:
+        assert info.field_name is not None, "a validator of fields"
+        if not isinstance(value, str):
+            return value
+        choices = choices_of(cls.model_fields[info.field_name])
+        return next((choice for choice in choices if choice.lower() == value.lower()), value)
 
 
 class TelemetryConfig(_Section):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from sgl_entropic.activation import FLAG_PREFIX
 from sgl_entropic.config.knobs import sections_of, shown, specs_of
 from sgl_entropic.errors import ConfigError
 
@@ -35,6 +37,24 @@ def refused_value(model: type[BaseModel], dotted: str, value: object, reason: st
     return f"{dotted} = {shown(value)} is not accepted{because}; expected {spec.accepted} (flag {spec.flag})"
 
 
+def unknown_flag(model: type[BaseModel], flag: str, also: Sequence[str] = ()) -> str:
+    """Say that a flag does not exist, which one may have been meant, and which ones there are.
+
+    Args:
+        model: the model of all settings.
+        flag: as it was given, without its value.
+        also: flags that stand for no setting.
+    """
+    specs = specs_of(model)
+    known = [*also, *(spec.flag for spec in specs)]
+    # Compared without the prefix, which would make all alike; a flag with a name of its own by its key as well.
+    names = {name.removeprefix(FLAG_PREFIX): name for name in known}
+    names |= {spec.dotted.replace(".", "-").replace("_", "-"): spec.flag for spec in specs}
+    close = _closest(flag.lower().replace("_", "-").removeprefix(FLAG_PREFIX), [*names])
+    meant = names[close] if close else None
+    return f"unknown flag {shown(flag)}; {_did_you_mean(meant)}known: {', '.join(known)}"
+
+
 def unknown_key(model: type[BaseModel], path: tuple[str, ...], value: object) -> str:
     """Say that a key does not exist, which one may have been meant, and which ones there are."""
     sections = sections_of(model)
@@ -44,12 +64,17 @@ def unknown_key(model: type[BaseModel], path: tuple[str, ...], value: object) ->
         else [*sections]
     )
     dotted = ".".join(path)
-    return f"unknown key {shown(dotted)} = {shown(value)}; {_did_you_mean(dotted, known)}known: {', '.join(known)}"
+    elsewhere = [spec.dotted for spec in specs_of(model) if spec.dotted.rpartition(".")[2] == path[-1]]
+    meant = next(iter(elsewhere), None) or _closest(dotted, known)
+    return f"unknown key {shown(dotted)} = {shown(value)}; {_did_you_mean(meant)}known: {', '.join(known)}"
 
 
-def _did_you_mean(dotted: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(dotted[:64], known, n=1, cutoff=0.6)
-    return f"did you mean {close[0]!r}? " if close else ""
+def _closest(given: str, known: list[str]) -> str | None:
+    return next(iter(difflib.get_close_matches(given[:64], known, n=1, cutoff=0.6)), None)
+
+
+def _did_you_mean(meant: str | None) -> str:
+    return f"did you mean {meant!r}? " if meant else ""
 
 
 def _line(model: type[BaseModel], detail: ErrorDetails) -> str:

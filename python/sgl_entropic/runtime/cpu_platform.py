@@ -16,8 +16,11 @@ from sglang.srt.platforms.cpu import CpuSRTPlatform
 from sglang.srt.platforms.device_mixin import PlatformEnum
 from sglang.srt.platforms.interface import PlatformCapabilities
 
+from sgl_entropic.config import CpuConfig
 from sgl_entropic.runtime.active_config import active_config
+from sgl_entropic.runtime.cpu_refusals import KNOWN_ARCHITECTURES
 from sgl_entropic.runtime.kv_pool_size import kv_pool_tokens
+from sgl_entropic.runtime.model_facts import model_facts
 
 logger = logging.getLogger(__name__)
 
@@ -55,11 +58,15 @@ class PortableCpuPlatform(CpuSRTPlatform):
         if server_args.dtype == "auto":
             # 16-bit products are several times slower than float32 without AVX-512, and less exact.
             server_args.dtype = "float32"
+        config = active_config().cpu
+        if server_args.kv_cache_dtype == "auto" and _rounds(config, server_args.model_path):
+            # Who rounds inputs to 8 bits loses nothing that shows by keeping keys and values in 16.
+            server_args.kv_cache_dtype = "bfloat16"
         if server_args.max_total_tokens is None:
-            tokens = kv_pool_tokens(
-                server_args.model_path, server_args.dtype, active_config().cpu.kv_pool_mib
-            )
-            logger.info("KV pool: %d tokens.", tokens)
+            sixteen = server_args.kv_cache_dtype in ("bf16", "bfloat16")
+            dtype = "bfloat16" if sixteen else server_args.dtype
+            tokens = kv_pool_tokens(server_args.model_path, dtype, config.kv_pool_mib)
+            logger.info("KV pool: %d tokens; --entropic-cpu-kv-pool-mib sets its memory.", tokens)
             server_args.max_total_tokens = tokens
         if server_args.mem_fraction_static is None:
             server_args.mem_fraction_static = 0.5
@@ -95,6 +102,17 @@ class PortableCpuPlatform(CpuSRTPlatform):
             from sgl_entropic.runtime.cpu import fast_path  # noqa: PLC0415 -- loads the compiled kernels
 
             fast_path.install(model, config.weights, threads)
+
+
+def _rounds(config: CpuConfig, model_path: str) -> bool:
+    """Whether the compiled attention will serve this model with rounded arithmetic."""
+    facts = model_facts(model_path)
+    return (
+        config.fast_path
+        and config.weights == "int8"
+        and facts is not None
+        and facts.architecture in KNOWN_ARCHITECTURES
+    )
 
 
 def default_threads() -> int:

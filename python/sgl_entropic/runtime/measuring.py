@@ -93,7 +93,9 @@ def around_sample(
     logits = logits_output.next_token_logits
     if telemetry is None or logits is None or logits.shape[0] == 0:
         return original(runner, logits_output, forward_batch, *args, **kwargs)
-    telemetry.before_sampling(logits, forward_batch.sampling_info)
+    info = forward_batch.sampling_info
+    measured = runner.sampler.draws(logits, info, return_logprob=forward_batch.return_logprob)
+    telemetry.before_sampling(logits, info, measured=measured)
     token_ids = original(runner, logits_output, forward_batch, *args, **kwargs)
     context: StepContext | None = getattr(forward_batch, _CONTEXT, None)
     _append(logits_output, telemetry.after_sampling(forward_batch, token_ids, context))

@@ -128,11 +128,14 @@ def refuse_combinations(server_args: Any, config: EntropicConfig) -> None:
         problems.append(
             "--entropic-trace-publish is not available with --dp-size > 1: every rank would bind the endpoint"
         )
-    if os.environ.get("SGLANG_RUST_SERVER", "0").lower() not in ("", "0", "false"):
-        problems.append(
-            "SGLANG_RUST_SERVER is not available with sgl_entropic: the Rust front end bypasses its checks"
-        )
-    raise_if_any(problems)
+    raise_if_any([*problems, *environment_problems()])
+
+
+def environment_problems() -> list[str]:
+    """One sentence for each variable that asks for what cannot be had, whatever the flags say."""
+    if os.environ.get("SGLANG_RUST_SERVER", "0").lower() in ("", "0", "false"):
+        return []
+    return ["SGLANG_RUST_SERVER is not available with sgl_entropic: the Rust front end bypasses its checks"]
 
 
 def explain(rules: list[Refusal], server_args: Any) -> list[str]:

@@ -24,6 +24,32 @@ class EntropicSampler(Sampler):
     (temperature 0, or top-k 1) is sampled from a point mass, whose entropy is 0.
     """
 
+    def draws(self, logits: torch.Tensor, sampling_info: Any, *, return_logprob: bool) -> bool:
+        """Whether the CPU fast path draws from ``logits`` [B, V] and leaves them as they are."""
+        fast = fast_path()
+        return (
+            fast is not None
+            and not return_logprob
+            and not self.enable_deterministic
+            and self.rl_on_policy_target is None
+            and fast.draws(logits, sampling_info)
+        )
+
+    def forward(
+        self, logits_output: Any, sampling_info: Any, return_logprob: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        """SGLang's forward, or one call of the CPU fast path that draws and measures."""
+        logits = logits_output.next_token_logits
+        if not self.draws(logits, sampling_info, return_logprob=return_logprob):
+            return super().forward(logits_output, sampling_info, return_logprob, *args, **kwargs)
+        logits = super()._preprocess_logits(logits, sampling_info)
+        telemetry = installed()
+        own = None if telemetry is None else telemetry.own_columns
+        tokens, readings = fast_path().draw(logits, sampling_info, own, measured=telemetry is not None)
+        if telemetry is not None:
+            telemetry.readings = readings
+        return tokens
+
     def _preprocess_logits(self, logits: torch.Tensor, sampling_info: Any) -> torch.Tensor:
         logits = super()._preprocess_logits(logits, sampling_info)
         telemetry = installed()
@@ -37,20 +63,4 @@ class EntropicSampler(Sampler):
             # Only the temperature stands between the model's own logits and these probabilities.
             with one_thread(probs.device):
                 telemetry.sampled_entropy = entropy_of_probabilities(probs, telemetry.own, sampling_info)
-        simple = kwargs.get("simple_sampling_case", args[1] if len(args) > 1 else False)
-        if simple and _drawn_by_cdf(probs, sampling_info):
-            from sgl_entropic.runtime.cpu.sampling import sample  # noqa: PLC0415 -- the CPU platform only
-
-            fast_path().cdf_sampled_rows += probs.shape[0]
-            return sample(probs), None
         return super()._sample_from_probs(probs, sampling_info, *args, **kwargs)
-
-
-def _drawn_by_cdf(probs: torch.Tensor, sampling_info: Any) -> bool:
-    """Whether the CPU fast path draws from an uncut distribution: where no request brought a seed or asked for masks."""
-    return (
-        fast_path() is not None
-        and probs.device.type == "cpu"
-        and sampling_info.sampling_seed is None
-        and sampling_info.sampling_mask_batch_indices is None
-    )

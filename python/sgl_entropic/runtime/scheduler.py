@@ -76,6 +76,7 @@ class EntropicScheduler(Scheduler):
         fast = fast_path()
         if fast is not None:
             self.entropic_telemetry.recall = fast.statistics.recall
+            self.entropic_telemetry.recall_columns = fast.statistics.recall_columns
         process_telemetry.install(self.entropic_telemetry)
 
     def _build_outlets(self) -> tuple[Worker, ...]:

@@ -7,9 +7,11 @@ import sys
 from collections.abc import Sequence
 
 from sgl_entropic import activation
-from sgl_entropic.config import EntropicConfig
+from sgl_entropic.config import EntropicConfig, read_command_line
 from sgl_entropic.errors import EntropicError
 from sgl_entropic.models import default_model, resolve_model_path
+from sgl_entropic.runtime.refusals import environment_problems, raise_if_any
+from sgl_entropic.runtime.start_probes import probe_outlets
 
 
 def main(argv: Sequence[str]) -> None:
@@ -19,6 +21,7 @@ def main(argv: Sequence[str]) -> None:
         argv: the command line without the program's name; all of SGLang's flags and ours.
     """
     try:
+        _refuse_early(argv)
         # Asked for before any flag is read: SGLang loads plugins, and picks its platform, on import.
         activation.export_config(EntropicConfig().to_json())
         _run(_with_model(list(argv)))
@@ -26,9 +29,24 @@ def main(argv: Sequence[str]) -> None:
         raise SystemExit(f"sgl_entropic: {error}") from None
 
 
+def _refuse_early(argv: Sequence[str]) -> None:
+    """Say at once what is wrong without SGLang's help: importing it takes longer than any mistake deserves.
+
+    What is right goes no further: the flags count as SGLang's parser reads them, see :mod:`.server_args`.
+    """
+    raise_if_any(environment_problems())
+    # SGLang's own YAML file may hold flags of ours; only SGLang reads it.
+    if not _asks_for_help(argv) and not any(item.partition("=")[0] == "--config" for item in argv):
+        probe_outlets(read_command_line(argv))
+
+
+def _asks_for_help(argv: Sequence[str]) -> bool:
+    return any(item in ("-h", "--help") for item in argv)
+
+
 def _with_model(argv: list[str]) -> list[str]:
     """Serve the default model when none is named; a name of the catalogue becomes its directory."""
-    if any(item in ("-h", "--help") for item in argv):
+    if _asks_for_help(argv):
         return ["--model-path", default_model().name, *argv]
     # SGLang reads its own file only where the flag stands alone.
     argv = [

@@ -3,61 +3,27 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
 from typing import Any
 
 from sgl_entropic import activation
-from sgl_entropic.config import EntropicConfig, FlagSpec, flag_specs, parse_flag_value, resolve
-from sgl_entropic.errors import ConfigError, EntropicError, UnsupportedError
+from sgl_entropic.config import add_arguments, configuration, refuse_unknown
+from sgl_entropic.errors import EntropicError, UnsupportedError
 from sgl_entropic.runtime.active_config import active_config
 from sgl_entropic.runtime.cpu_refusals import refuse_on_cpu
 from sgl_entropic.runtime.refusals import refuse_combinations
 from sgl_entropic.runtime.seams import verify
 from sgl_entropic.runtime.start_probes import probe_outlets, probe_port
 
-_CONFIG_DEST = "entropic_config"
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add our flags as a group of their own."""
-    group = parser.add_argument_group(
-        "sgl_entropic", "Uncertainty as a control signal; see the configuration reference."
-    )
-    group.add_argument(
-        "--entropic-config",
-        dest=_CONFIG_DEST,
-        metavar="FILE.yaml",
-        default=None,
-        help="YAML file; flags win over it.",
-    )
-    for spec in flag_specs():
-        group.add_argument(
-            spec.flag, dest=_dest(spec), metavar=spec.metavar, default=None, help=spec.help.replace("%", "%%")
-        )
-
-
-def configuration(namespace: argparse.Namespace) -> EntropicConfig:
-    """The configuration that the parsed flags describe.
-
-    Raises:
-        ConfigError: naming the key or flag, the value and the accepted range.
-    """
-    overrides = {}
-    for spec in flag_specs():
-        text = getattr(namespace, _dest(spec), None)
-        if text is not None:
-            overrides[spec.dotted] = parse_flag_value(spec, text)
-    path: str | None = getattr(namespace, _CONFIG_DEST, None)
-    try:
-        return resolve(path, overrides)
-    except ConfigError as error:
-        if path is not None and path in str(error):
-            raise ConfigError(f"--entropic-config {error}") from None
-        raise
-
 
 def around_add_cli_args(original: Callable[..., None], parser: argparse.ArgumentParser) -> None:
     """Around ``ServerArgs.add_cli_args``."""
+    try:
+        # The parser would say it too, but neither what was meant nor what there is.
+        refuse_unknown(sys.argv[1:])
+    except EntropicError as error:
+        raise SystemExit(f"sgl_entropic: {error}") from None
     original(parser)
     add_arguments(parser)
 
@@ -101,7 +67,3 @@ def _on_portable_cpu() -> bool:
     from sglang.srt.platforms import current_platform  # noqa: PLC0415 -- resolves the platform on first use
 
     return type(current_platform).__name__ == "PortableCpuPlatform"
-
-
-def _dest(spec: FlagSpec) -> str:
-    return "entropic__" + spec.dotted.replace(".", "__")

@@ -46,6 +46,11 @@ class Telemetry:
         recorder: receives the readings on the host.
         counters: what was measured.
         recall: statistics of the logits at hand that their producer has computed already, if any.
+        recall_columns: the same as ``[B, 4]``, for a sampler that measures as it draws.
+        own: the model's own logits and their statistics, from before sampling until after.
+        own_columns: or these alone, where the sampler leaves the logits as they are and measures by itself.
+        sampled_entropy: of the distribution sampled from, ``[B]``, if the sampler has taken it.
+        readings: ``[5, B]`` of the tokens drawn, from such a sampler.
     """
 
     config: EntropicConfig
@@ -57,7 +62,10 @@ class Telemetry:
     context: StepContext | None = None
     scored: bool = False
     recall: Callable[[torch.Tensor], RowStatistics | None] = field(default=lambda _: None, repr=False)
+    recall_columns: Callable[[torch.Tensor], torch.Tensor | None] = field(default=lambda _: None, repr=False)
     own: tuple[torch.Tensor, RowStatistics] | None = field(default=None, repr=False)
+    own_columns: torch.Tensor | None = field(default=None, repr=False)
+    readings: torch.Tensor | None = field(default=None, repr=False)
     sampled_entropy: torch.Tensor | None = field(default=None, repr=False)
 
     @contextmanager
@@ -141,9 +149,18 @@ class Telemetry:
         entropy = torch.where(statistics.valid, statistics.entropy_nats, float("nan"))
         self.store.entropy_nats[batch.out_cache_loc[ends - 1]] = entropy
 
-    def before_sampling(self, logits: torch.Tensor, sampling_info: Any) -> None:
-        """Take the statistics of the model's own distribution while ``logits`` [B, V] are still untouched."""
-        self.sampled_entropy = None
+    def before_sampling(self, logits: torch.Tensor, sampling_info: Any, *, measured: bool = False) -> None:
+        """Take the statistics of the model's own distribution while ``logits`` [B, V] are still untouched.
+
+        Args:
+            logits: of the step, before penalties, masks and biases.
+            sampling_info: SGLang's sampling parameters of the batch.
+            measured: whether the sampler takes the readings of the distribution that it draws from.
+        """
+        self.own = self.own_columns = self.sampled_entropy = self.readings = None
+        if measured and not rewrites_logits(sampling_info):
+            self.own_columns = self.recall_columns(logits)
+            return
         untouched = sampling_info.is_all_greedy and not rewrites_logits(sampling_info)
         # Sampling writes over the logits. The copy has no -inf, so that products with a probability of 0 stay 0.
         with one_thread(logits.device):
@@ -164,20 +181,27 @@ class Telemetry:
             token_ids: ``[B]`` sampled tokens.
             context: host facts of the step when it was an extend.
         """
-        assert self.own is not None
-        logits, statistics = self.own
-        surprisal = token_surprisal(logits, statistics, token_ids.long())
-        sampled = self.sampled_entropy
-        if sampled is None:
-            # A sampling path that does not hand out its probabilities.
-            sampled = sampled_entropy(logits, forward_batch.sampling_info)
-        self.own = self.sampled_entropy = None
-        unknown = float("nan")
-        values = torch.stack((statistics.entropy_nats, statistics.varentropy, surprisal, sampled))
-        values = torch.where(statistics.valid & (values < -_ILLEGAL_LOGIT / 2), values, unknown)
+        values = self._values(forward_batch, token_ids)
+        self.own = self.own_columns = self.sampled_entropy = self.readings = None
         if self.store is not None:
             self._settle_slots(forward_batch, values, context)
         return DeviceReadings(self.recorder, values, self.prompt_readings(forward_batch, context))
+
+    def _values(self, forward_batch: Any, token_ids: torch.Tensor) -> torch.Tensor:
+        """Entropy, varentropy, surprisal and sampled entropy, ``[4, B]``; NaN where there is no reading."""
+        if self.own is None:
+            assert self.readings is not None
+            return self.readings[:4]
+        logits, statistics = self.own
+        surprisal = token_surprisal(logits, statistics, token_ids.long())
+        sampled = self.sampled_entropy
+        if self.readings is not None:
+            sampled = self.readings[3]
+        elif sampled is None:
+            # A sampling path that does not hand out its probabilities.
+            sampled = sampled_entropy(logits, forward_batch.sampling_info)
+        values = torch.stack((statistics.entropy_nats, statistics.varentropy, surprisal, sampled))
+        return torch.where(statistics.valid & (values < -_ILLEGAL_LOGIT / 2), values, float("nan"))
 
     def _settle_slots(self, forward_batch: Any, values: torch.Tensor, context: StepContext | None) -> None:
         assert self.store is not None

@@ -12,7 +12,7 @@ import torch
 from sglang.srt.layers.attention.attention_registry import register_attention_backend
 
 from sgl_entropic.errors import SeamError
-from sgl_entropic.runtime.cpu import fused_ops
+from sgl_entropic.runtime.cpu import fused_ops, sampling
 from sgl_entropic.runtime.cpu.attention import PagedCpuAttnBackend
 from sgl_entropic.runtime.cpu.decoder import FusedDecoder, UnfusableError
 from sgl_entropic.runtime.cpu.head_statistics import HeadStatistics
@@ -31,7 +31,7 @@ class FastPath:
         decoder: the fused decoder, or ``None`` when the model runs module by module.
         reason: why it does, else empty.
         statistics: row statistics of the LM head.
-        cdf_sampled_rows: rows drawn by :mod:`.sampling` in place of SGLang's sampler.
+        drawn_rows: rows drawn by :mod:`.sampling` in place of SGLang's sampler.
     """
 
     def __init__(self, model: torch.nn.Module, mode: WeightsMode) -> None:
@@ -45,7 +45,7 @@ class FastPath:
         self.decoder: FusedDecoder | None = None
         self.backend: PagedCpuAttnBackend | None = None
         self.reason = ""
-        self.cdf_sampled_rows = 0
+        self.drawn_rows = 0
         try:
             self.decoder = FusedDecoder(model)
         except UnfusableError as error:
@@ -74,6 +74,18 @@ class FastPath:
             except (AttributeError, TypeError, ValueError) as error:
                 logger.warning("CPU fast path: module by module, because of the KV pool: %s", error)
 
+    def draws(self, logits: torch.Tensor, sampling_info: Any) -> bool:
+        """Whether :meth:`draw` does what this batch asks for."""
+        return sampling.drawable(logits, sampling_info)
+
+    def draw(
+        self, logits: torch.Tensor, sampling_info: Any, own: torch.Tensor | None, *, measured: bool
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """See :func:`.sampling.draw`."""
+        self.drawn_rows += logits.shape[0]
+        self.statistics.recalled += own is not None
+        return sampling.draw(logits, sampling_info, own, measured=measured)
+
     def state(self) -> dict[str, Any]:
         """For ``/server_info``."""
         decoder, backend = self.decoder, self.backend
@@ -90,7 +102,7 @@ class FastPath:
             "module_reason": self.reason,
             "paged_attention_calls": backend.paged_calls if backend else 0,
             "native_attention_calls": backend.native_calls if backend else 0,
-            "cdf_sampled_rows": self.cdf_sampled_rows,
+            "drawn_rows": self.drawn_rows,
             "process_start": multiprocessing.get_start_method(allow_none=True),
             "head_statistics_recalled": self.statistics.recalled,
         }

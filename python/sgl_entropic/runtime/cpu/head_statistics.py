@@ -37,16 +37,21 @@ class HeadStatistics:
 
         Nothing may have written to them since: the telemetry asks before the sampler touches them.
         """
+        statistics = self.recall_columns(logits)
+        if statistics is None or not bool(torch.isfinite(statistics).all()):
+            return None
+        self.recalled += 1
+        return _row_statistics(statistics)
+
+    def recall_columns(self, logits: torch.Tensor) -> torch.Tensor | None:
+        """The same as ``[rows, 4]``; rows that are not ordinary are not finite. Not counted."""
         if self._latest is None:
             return None
         latest, statistics = self._latest
         self._latest = None
         if logits.data_ptr() != latest.data_ptr() or logits.shape != latest.shape:
             return None
-        if not bool(torch.isfinite(statistics).all()):
-            return None
-        self.recalled += 1
-        return _row_statistics(statistics)
+        return statistics
 
     def of_targets(
         self, hidden: torch.Tensor, weight: Any, targets: torch.Tensor

@@ -1,0 +1,139 @@
+// A whole decoder, one call a step.
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <utility>
+
+#include "bindings.h"
+#include "bindings_checks.h"
+#include "decoder.h"
+#include "weight.h"
+
+namespace bindings {
+namespace {
+
+std::vector<float> copied(const std::optional<Vector>& v, size_t size, const char* what) {
+  if (!v) return {};
+  require_memory(*v);
+  require(v->shape(0) == size, std::string(what) + " must be [" + std::to_string(size) + "]");
+  return {v->data(), v->data() + size};
+}
+
+void check_weight(const sge::Weight& w, int n, int k, const char* what) {
+  require(w.n == n && w.k == k, std::string(what) + " must be [" + std::to_string(n) + ", " + std::to_string(k) +
+                                    "], it is [" + std::to_string(w.n) + ", " + std::to_string(w.k) + "]");
+}
+
+void init_decoder(sge::Decoder* self, std::shared_ptr<sge::Weight> embedding, const Vector& final_norm, int q_heads,
+                  int kv_heads, int head_dim, int intermediate, double eps, double head_eps, double scale, int window,
+                  double logit_cap, const Matrix& rope_table, bool neox) {
+  require(kv_heads > 0 && q_heads > 0 && q_heads % kv_heads == 0, "q_heads must be a positive multiple of kv_heads");
+  require(head_dim > 0 && head_dim % sge::kPanel == 0, "head_dim must be a positive multiple of 16");
+  constexpr int64_t kMost = 1 << 24;  // widths far beyond any model, whose sums still fit
+  require(q_heads <= kMost && head_dim <= kMost && int64_t{q_heads} * head_dim <= kMost,
+          "q_heads times head_dim must be at most 2^24");
+  require(intermediate > 0 && intermediate <= kMost, "intermediate must be between 1 and 2^24");
+  require(std::isfinite(eps) && eps >= 0 && std::isfinite(head_eps) && head_eps >= 0,
+          "eps and head_eps must be finite and at least 0");
+  require_finite(scale, "scale");
+  require_memory(final_norm, rope_table);
+  require(rope_table.shape(1) > 0 && rope_table.shape(1) % 2 == 0 && rope_table.shape(1) <= static_cast<size_t>(head_dim),
+          "the rope table must be [positions, rotary_dim], rotary_dim even and at most head_dim");
+  require(std::isfinite(logit_cap) && logit_cap >= 0, "logit_cap must be finite and at least 0 (0: none)");
+  new (self) sge::Decoder();
+  self->hidden = embedding->k;
+  self->final_norm = copied(final_norm, static_cast<size_t>(embedding->k), "final_norm");
+  self->q_heads = q_heads, self->kv_heads = kv_heads, self->head_dim = head_dim, self->intermediate = intermediate;
+  self->eps = static_cast<float>(eps), self->head_eps = static_cast<float>(head_eps);
+  self->scale = static_cast<float>(scale), self->window = window, self->logit_cap = static_cast<float>(logit_cap);
+  self->rope_table.assign(rope_table.data(), rope_table.data() + rope_table.size());
+  self->rotary_dim = as_int(rope_table.shape(1), "rotary_dim"), self->neox = neox;
+  self->embedding = std::move(embedding);
+}
+
+void add_layer(sge::Decoder& self, std::shared_ptr<sge::Weight> qkv, std::shared_ptr<sge::Weight> o,
+               std::shared_ptr<sge::Weight> gate_up, std::shared_ptr<sge::Weight> down, const Vector& input_norm,
+               const Vector& post_norm, const std::optional<Vector>& qkv_bias, const std::optional<Vector>& o_bias,
+               const std::optional<Vector>& q_norm, const std::optional<Vector>& k_norm) {
+  const int q_size = self.q_heads * self.head_dim, qkv_size = q_size + 2 * self.kv_heads * self.head_dim;
+  check_weight(*qkv, qkv_size, self.hidden, "qkv");
+  check_weight(*o, self.hidden, q_size, "o");
+  check_weight(*gate_up, 2 * self.intermediate, self.hidden, "gate_up");
+  check_weight(*down, self.hidden, self.intermediate, "down");
+  require(q_norm.has_value() == k_norm.has_value(), "q_norm and k_norm come together");
+  const size_t hidden = static_cast<size_t>(self.hidden), d = static_cast<size_t>(self.head_dim);
+  sge::Layer layer;
+  layer.qkv_bias = copied(qkv_bias, static_cast<size_t>(qkv_size), "qkv_bias");
+  layer.o_bias = copied(o_bias, hidden, "o_bias");
+  layer.input_norm = copied(input_norm, hidden, "input_norm");
+  layer.post_norm = copied(post_norm, hidden, "post_norm");
+  layer.q_norm = copied(q_norm, d, "q_norm");
+  layer.k_norm = copied(k_norm, d, "k_norm");
+  layer.qkv = std::move(qkv), layer.o = std::move(o), layer.gate_up = std::move(gate_up), layer.down = std::move(down);
+  self.layers.push_back(std::move(layer));
+  self.cache_slots = 0;
+}
+
+// The memory stays the caller's; the lists are kept alive as long as the decoder.
+void set_cache(sge::Decoder& self, const std::vector<CacheArray>& k, const std::vector<CacheArray>& v) {
+  require(k.size() == self.layers.size() && v.size() == k.size(), "one K and one V cache for each layer");
+  require(!k.empty(), "set_cache needs a decoder with layers");
+  std::vector<sge::KvCache> caches;
+  const auto slots = static_cast<int64_t>(k[0].shape(0));
+  for (size_t i = 0; i < k.size(); ++i) {
+    const sge::KvCache kv = cache_of(k[i], v[i]);
+    require(kv.kv_heads == self.kv_heads && kv.head_dim == self.head_dim, "the cache must be [slots, kv_heads, head_dim]");
+    require(static_cast<int64_t>(k[i].shape(0)) == slots, "all layers must have equally many slots");
+    caches.push_back(kv);
+  }
+  for (size_t i = 0; i < k.size(); ++i) self.layers[i].kv = caches[i];
+  self.cache_slots = slots;
+}
+
+void forward(const sge::Decoder& self, const std::optional<Indices>& ids, const Indices& positions,
+             const Indices& out_slots, const Indices& kv_indptr, const Indices& kv_slots, const Indices& q_indptr,
+             const MatrixOut& hidden_states) {
+  require(self.cache_slots > 0, "set_cache comes first");
+  const size_t tokens = positions.shape(0), requests = kv_indptr.shape(0) - 1;
+  require(hidden_states.shape(0) == tokens && hidden_states.shape(1) == static_cast<size_t>(self.hidden),
+          "hidden_states must be [tokens, hidden]");
+  require(out_slots.shape(0) == tokens, "out_slots must be [tokens]");
+  require_memory(hidden_states);
+  const auto at = in_range(positions, static_cast<int64_t>(self.rope_table.size()) / self.rotary_dim, "positions");
+  const auto to = in_range(out_slots, self.cache_slots, "out_slots");
+  check_offsets(kv_indptr, static_cast<int64_t>(kv_slots.shape(0)), "kv_indptr");
+  const auto read = in_range(kv_slots, self.cache_slots, "kv_slots");
+  require(q_indptr.shape(0) == requests + 1, "q_indptr must be [requests + 1]");
+  check_offsets(q_indptr, static_cast<int64_t>(tokens), "q_indptr");
+  require(!ids || ids->shape(0) == tokens, "ids must be [tokens]");
+  const auto tokens_in = ids ? in_range(*ids, self.embedding->n, "ids") : std::vector<int64_t>();
+  sge::Requests step;
+  step.first.assign(kv_indptr.data(), kv_indptr.data() + requests + 1);
+  step.query.assign(q_indptr.data(), q_indptr.data() + requests + 1);
+  step.slots = read.data();
+  for (size_t r = 0; r < requests; ++r) {
+    require(step.query[r + 1] - step.query[r] <= step.first[r + 1] - step.first[r], "a request has more queries than tokens");
+  }
+  const int count = as_int(tokens, "tokens");
+  Unlocked unlocked;
+  self.forward(ids ? tokens_in.data() : nullptr, at.data(), to.data(), count, step, hidden_states.data());
+}
+
+}  // namespace
+
+void add_decoder(nb::module_& m) {
+  nb::class_<sge::Decoder>(m, "Decoder")
+      .def("__init__", &init_decoder, "embedding"_a, "final_norm"_a.noconvert(), "q_heads"_a, "kv_heads"_a, "head_dim"_a,
+           "intermediate"_a, "eps"_a, "head_eps"_a, "scale"_a, "window"_a, "logit_cap"_a, "rope_table"_a.noconvert(),
+           "neox"_a)
+      .def("add_layer", &add_layer, "qkv"_a, "o"_a, "gate_up"_a, "down"_a, "input_norm"_a.noconvert(),
+           "post_norm"_a.noconvert(), "qkv_bias"_a.noconvert() = nb::none(), "o_bias"_a.noconvert() = nb::none(),
+           "q_norm"_a.noconvert() = nb::none(), "k_norm"_a.noconvert() = nb::none())
+      .def("set_cache", &set_cache, nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(), "k"_a.noconvert(), "v"_a.noconvert())
+      .def("forward", &forward, "ids"_a.noconvert().none(), "positions"_a.noconvert(), "out_slots"_a.noconvert(),
+           "kv_indptr"_a.noconvert(), "kv_slots"_a.noconvert(), "q_indptr"_a.noconvert(), "hidden_states"_a.noconvert());
+}
+
+}  // namespace bindings

@@ -1,0 +1,87 @@
+// Drawing tokens, and temperatures of a wanted entropy.
+#include "sampling.h"
+
+#include <nanobind/stl/optional.h>
+
+#include "bindings.h"
+#include "bindings_checks.h"
+
+namespace bindings {
+namespace {
+
+template <class T>
+using Row = Array<const T, nb::ndim<1>>;
+
+template <class T, class Accept>
+void check_rows(const Row<T>& values, size_t rows, const char* what, const char* accepted, const Accept& accept) {
+  require(values.shape(0) == rows, std::string(what) + " must be [rows]");
+  require_memory(values);
+  for (size_t r = 0; r < rows; ++r) {
+    if (accept(values.data()[r])) continue;
+    throw std::invalid_argument(std::string(what) + "[" + std::to_string(r) + "] is " + std::to_string(values.data()[r]) +
+                                "; accepted: " + accepted);
+  }
+}
+
+void check_logits(const Matrix& logits) {
+  require(logits.shape(1) > 0, "logits must have at least one column");
+  require_memory(logits);
+}
+
+void draw(const Matrix& logits, const Row<float>& temperatures, const Row<int32_t>& top_ks, const Row<float>& top_ps,
+          const Row<float>& min_ps, const Row<double>& uniforms, const Array<int32_t, nb::ndim<1>>& tokens,
+          const std::optional<MatrixOut>& readings, const std::optional<Matrix>& own) {
+  check_logits(logits);
+  const size_t rows = logits.shape(0);
+  check_rows(temperatures, rows, "temperatures", "finite and above 0", [](float t) { return std::isfinite(t) && t > 0; });
+  check_rows(top_ks, rows, "top_ks", "at least 1", [](int32_t k) { return k >= 1; });
+  check_rows(top_ps, rows, "top_ps", "above 0 and at most 1", [](float p) { return p > 0 && p <= 1; });
+  check_rows(min_ps, rows, "min_ps", "0 to 1", [](float p) { return p >= 0 && p <= 1; });
+  check_rows(uniforms, rows, "uniforms", "at least 0 and below 1", [](double u) { return u >= 0 && u < 1; });
+  require(tokens.shape(0) == rows, "tokens must be [rows]");
+  require_memory(tokens);
+  if (readings) {
+    require(readings->shape(0) == sge::kReadings && readings->shape(1) == rows,
+            "readings must be [" + std::to_string(sge::kReadings) + ", rows]");
+    require_memory(*readings);
+    require_apart(logits, *readings);
+  }
+  if (own) {
+    require(own->shape(0) == rows && own->shape(1) == sge::kStatistics, "own must be [rows, 4]");
+    require_memory(*own);
+  }
+  const int count = as_int(rows, "rows"), n = as_int(logits.shape(1), "columns");
+  Unlocked unlocked;
+  sge::draw(logits.data(), count, n,
+            {temperatures.data(), top_ks.data(), top_ps.data(), min_ps.data(), uniforms.data()},
+            own ? own->data() : nullptr, tokens.data(), readings ? readings->data() : nullptr);
+}
+
+void solve_temperature(const Matrix& logits, const Row<float>& targets, const Row<float>& lowest,
+                       const Row<float>& highest, const MatrixOut& results) {
+  check_logits(logits);
+  const size_t rows = logits.shape(0);
+  const auto finite = [](float x) { return std::isfinite(x); };
+  check_rows(targets, rows, "targets", "finite", finite);
+  check_rows(lowest, rows, "lowest", "finite", finite);
+  check_rows(highest, rows, "highest", "finite", finite);
+  for (size_t r = 0; r < rows; ++r) require(lowest.data()[r] <= highest.data()[r], "lowest must not be above highest");
+  require(results.shape(0) == 3 && results.shape(1) == rows, "results must be [3, rows]");
+  require_memory(results);
+  require_apart(logits, results);
+  const int count = as_int(rows, "rows"), n = as_int(logits.shape(1), "columns");
+  Unlocked unlocked;
+  sge::solve_temperature(logits.data(), count, n, targets.data(), lowest.data(), highest.data(), results.data());
+}
+
+}  // namespace
+
+void add_sampling(nb::module_& m) {
+  m.def("draw", &draw, "logits"_a.noconvert(), "temperatures"_a.noconvert(), "top_ks"_a.noconvert(),
+        "top_ps"_a.noconvert(), "min_ps"_a.noconvert(), "uniforms"_a.noconvert(), "tokens"_a.noconvert(),
+        "readings"_a.noconvert() = nb::none(), "own"_a.noconvert() = nb::none());
+  m.def("solve_temperature", &solve_temperature, "logits"_a.noconvert(), "targets"_a.noconvert(),
+        "lowest"_a.noconvert(), "highest"_a.noconvert(), "results"_a.noconvert());
+}
+
+}  // namespace bindings

@@ -1,0 +1,194 @@
+"""Tokens are drawn with the probabilities that the row and its cuts say; readings and temperatures are exact."""
+
+from __future__ import annotations
+
+import math
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import sampling_checks as checks
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from sgl_entropic_kernels import reference_sampling
+from sgl_entropic_kernels.native import library
+from sgl_entropic_kernels.reference_sampling import Cut
+
+SIZES = st.sampled_from([1, 2, 15, 16, 17, 1023, 1024, 1025, 3000]) | st.integers(1, 300)
+TEMPERATURES = st.sampled_from([0.05, 0.3, 0.8, 1.0, 1.3, 5.0])
+CUTS = st.builds(
+    Cut,
+    TEMPERATURES,
+    st.sampled_from([1, 2, 5, 40, 1000, 1 << 30]),
+    st.sampled_from([1.0, 0.999, 0.9, 0.5, 0.01, 1e-6]),
+    st.sampled_from([0.0, 1e-4, 0.05, 0.3, 1.0]),
+)
+UNCUT = TEMPERATURES.map(Cut)
+SEEDS = st.integers(0, 2**31)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.sampled_from(checks.KINDS), st.lists(CUTS | UNCUT, min_size=1, max_size=4), SIZES, SEEDS)
+def test_tokens_and_readings_are_the_definition_s(kind: str, cuts: list[Cut], n: int, seed: int) -> None:
+    checks.check_draw(library(), kind, cuts, n, seed)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.sampled_from(checks.KINDS), st.lists(CUTS | UNCUT, min_size=2, max_size=6), SIZES, SEEDS)
+def test_a_row_alone_is_the_row_in_a_batch(kind: str, cuts: list[Cut], n: int, seed: int) -> None:
+    checks.check_rows_do_not_matter(library(), kind, cuts, n, seed)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.sampled_from(checks.KINDS),
+    st.integers(1, 3),
+    SIZES,
+    st.sampled_from([(-0.7, 0.7), (0.0, 0.0), (-3.0, 3.0), (0.1, 0.2), (-0.5, -0.1)]),
+    SEEDS,
+)
+def test_the_temperature_of_an_entropy(kind: str, rows: int, n: int, ends: tuple[float, float], seed: int) -> None:
+    checks.check_solve(library(), kind, rows, n, ends, seed)
+
+
+@pytest.mark.parametrize("cut", [Cut(0.9), Cut(0.9, top_k=7), Cut(1.2, top_p=0.8), Cut(1.0, min_p=0.1)])
+def test_frequencies_are_the_probabilities(native: ModuleType, cut: Cut) -> None:
+    """Chi-square over 60,000 draws from 40 tokens."""
+    row = checks.rows_of("model", 1, 40, 3)[0] * np.float32(0.4)
+    uniforms = np.random.default_rng(5).random(60_000)
+    tokens, _ = checks.draw(native, np.tile(row, (len(uniforms), 1)), [cut] * len(uniforms), uniforms)
+    ids, p = reference_sampling.kept(row, cut)
+    expected = p / p.sum() * len(uniforms)
+    counts = np.bincount(tokens, minlength=40)
+    assert counts.sum() == counts[ids].sum()
+    likely = expected >= 5
+    rest = [counts[ids][~likely].sum()], [expected[~likely].sum()]
+    observed = np.concatenate([counts[ids][likely], rest[0] if rest[1][0] else []])
+    wanted = np.concatenate([expected[likely], rest[1] if rest[1][0] else []])
+    assert stats.chisquare(observed, wanted).pvalue > 1e-4
+
+
+@given(st.lists(st.sampled_from([-math.inf, -90.0, -20.0, 0.0, 3.0]), min_size=1, max_size=50), SEEDS)
+def test_what_has_no_probability_is_never_drawn(row: list[float], seed: int) -> None:
+    logits = np.array([[*row, 0.0]] * 20, np.float32)
+    tokens, _ = checks.draw(library(), logits, [Cut()] * 20, np.random.default_rng(seed).random(20))
+    assert all(logits[0, token] > -math.inf for token in tokens.tolist())
+
+
+@pytest.mark.parametrize("uniform", [0.0, math.nextafter(1.0, 0.0)])
+@pytest.mark.parametrize("cut", [Cut(), Cut(top_p=0.999)])
+def test_the_ends_of_the_unit_interval(native: ModuleType, uniform: float, cut: Cut) -> None:
+    """The least and the largest number meet the first and the last token that has a probability."""
+    logits = np.array([[-math.inf, 1.0, 0.5, -math.inf]], np.float32)
+    tokens, _ = checks.draw(native, logits, [cut], np.array([uniform]))
+    assert tokens.tolist() == [1 if uniform == 0.0 else 2]
+
+
+def test_a_rare_token_late_in_the_vocabulary_keeps_its_share(native: ModuleType) -> None:
+    """Float32 sums would lose part of it: a hundredth of the mass behind 50,000 equal entries."""
+    row = np.zeros(50_001, np.float32)
+    row[-1] = math.log(50_000 / 99)
+    uniforms = (np.arange(2000) + 0.5) / 2000
+    tokens = np.concatenate(
+        [checks.draw(native, np.tile(row, (50, 1)), [Cut()] * 50, part)[0] for part in np.split(uniforms, 40)]
+    )
+    assert int((tokens == 50_000).sum()) == 20
+
+
+@pytest.mark.parametrize(
+    ("row", "tokens", "entropy"),
+    [
+        ([math.inf, 0.0, math.inf, -1.0], {0, 2}, math.log(2)),
+        ([0.0, math.nan, 1.0, 2.0], {0, 2, 3}, None),
+        ([-math.inf] * 4, {0}, None),
+    ],
+)
+def test_rows_that_are_not_ordinary(native: ModuleType, row: list[float], tokens: set[int], entropy: Any) -> None:
+    """Infinite logits share the mass; what is no distribution reads NaN, and some token of the row comes out."""
+    logits = np.array([row] * 40, np.float32)
+    drawn, readings = checks.draw(native, logits, [Cut()] * 40, (np.arange(40) + 0.5) / 40)
+    assert set(drawn.tolist()) <= tokens
+    if entropy is None:
+        assert np.isnan(readings).all()
+    else:
+        assert set(drawn.tolist()) == tokens
+        assert readings[[0, 3]] == pytest.approx(entropy, rel=1e-6)
+        assert readings[2] == pytest.approx(entropy, rel=1e-6)
+
+
+def test_statistics_at_hand_are_used_and_others_computed(native: ModuleType) -> None:
+    """A row of statistics that are not finite is computed anew."""
+    logits = checks.rows_of("model", 2, 100, 8)
+    known = np.array([[9.0, 20.0, 1.5, 0.25], [np.nan] * 4], np.float32)
+    tokens, readings = checks.draw(native, logits, [Cut()] * 2, np.array([0.3, 0.6]), known)
+    _, computed = checks.draw(native, logits, [Cut()] * 2, np.array([0.3, 0.6]))
+    assert readings[:3, 0].tolist() == pytest.approx([1.5, 0.25, 20.0 - logits[0, tokens[0]]])
+    assert readings[:, 1].tolist() == computed[:, 1].tolist()
+    assert readings[3:].tolist() == computed[3:].tolist()
+
+
+GOOD: dict[str, Any] = {
+    "logits": np.zeros((2, 5), np.float32),
+    "temperatures": np.ones(2, np.float32),
+    "top_ks": np.ones(2, np.int32),
+    "top_ps": np.ones(2, np.float32),
+    "min_ps": np.zeros(2, np.float32),
+    "uniforms": np.zeros(2),
+    "tokens": np.zeros(2, np.int32),
+    "readings": np.zeros((5, 2), np.float32),
+    "own": np.zeros((2, 4), np.float32),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("temperatures", np.array([1, 0], np.float32), r"temperatures\[1\] is 0.*above 0"),
+        ("temperatures", np.array([1, math.inf], np.float32), r"temperatures\[1\] is inf"),
+        ("top_ks", np.array([0, 1], np.int32), r"top_ks\[0\] is 0.*at least 1"),
+        ("top_ps", np.array([1, 1.5], np.float32), r"top_ps\[1\] is 1.5.*at most 1"),
+        ("top_ps", np.array([1, math.nan], np.float32), r"top_ps\[1\] is nan"),
+        ("min_ps", np.array([-1, 0], np.float32), r"min_ps\[0\] is -1.*0 to 1"),
+        ("uniforms", np.array([0.0, 1.0]), r"uniforms\[1\] is 1.*below 1"),
+        ("temperatures", np.ones(3, np.float32), r"temperatures must be \[rows\]"),
+        ("tokens", np.zeros(1, np.int32), r"tokens must be \[rows\]"),
+        ("readings", np.zeros((4, 2), np.float32), r"readings must be \[5, rows\]"),
+        ("own", np.zeros((2, 3), np.float32), r"own must be \[rows, 4\]"),
+        ("logits", np.zeros((2, 0), np.float32), "at least one column"),
+    ],
+)
+def test_what_draw_refuses(native: ModuleType, name: str, value: Any, said: str) -> None:
+    native.draw(**GOOD)
+    with pytest.raises(ValueError, match=said):
+        native.draw(**{**GOOD, name: value})
+
+
+@pytest.mark.parametrize("name", ["logits", "temperatures", "top_ks", "uniforms", "tokens", "readings"])
+def test_other_types_are_refused(native: ModuleType, name: str) -> None:
+    """float16 stands for all: nothing is converted in silence."""
+    with pytest.raises(TypeError):
+        native.draw(**{**GOOD, name: GOOD[name].astype(np.float16)})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("targets", np.array([1, math.nan], np.float32), r"targets\[1\] is nan"),
+        ("lowest", np.array([2, 0], np.float32), "lowest must not be above highest"),
+        ("results", np.zeros((2, 2), np.float32), r"results must be \[3, rows\]"),
+    ],
+)
+def test_what_solve_refuses(native: ModuleType, name: str, value: Any, said: str) -> None:
+    good = {
+        "logits": np.zeros((2, 5), np.float32),
+        "targets": np.ones(2, np.float32),
+        "lowest": np.zeros(2, np.float32),
+        "highest": np.ones(2, np.float32),
+        "results": np.zeros((3, 2), np.float32),
+    }
+    native.solve_temperature(**good)
+    with pytest.raises(ValueError, match=said):
+        native.solve_temperature(**{**good, name: value})
