@@ -112,7 +112,7 @@ def draw(
 
 # ``results`` [3, rows]: ln T in [``lowest``, ``highest``] whose entropy is nearest to the target, entropy, varentropy.
 def solve_temperature(
-    logits: Floats, targets: Floats, lowest: Floats, highest: Floats, results: Floats
+    logits: Floats, targets: Floats, starts: Floats, lowest: Floats, highest: Floats, results: Floats
 ) -> None: ...
 
 # A decoder as one call, see ``reference_ops.Decoder``.

@@ -19,6 +19,7 @@ class Cut(NamedTuple):
     min_p: float = 0.0
 
     def keeps_all(self, entries: int) -> bool:
+        """Whether nothing is cut from that many entries."""
         return self.top_k >= entries and self.top_p >= 1.0 and self.min_p <= 0.0
 
 

@@ -57,12 +57,13 @@ void draw(const Matrix& logits, const Row<float>& temperatures, const Row<int32_
             own ? own->data() : nullptr, tokens.data(), readings ? readings->data() : nullptr);
 }
 
-void solve_temperature(const Matrix& logits, const Row<float>& targets, const Row<float>& lowest,
-                       const Row<float>& highest, const MatrixOut& results) {
+void solve_temperature(const Matrix& logits, const Row<float>& targets, const Row<float>& starts,
+                       const Row<float>& lowest, const Row<float>& highest, const MatrixOut& results) {
   check_logits(logits);
   const size_t rows = logits.shape(0);
   const auto finite = [](float x) { return std::isfinite(x); };
   check_rows(targets, rows, "targets", "finite", finite);
+  check_rows(starts, rows, "starts", "finite", finite);
   check_rows(lowest, rows, "lowest", "finite", finite);
   check_rows(highest, rows, "highest", "finite", finite);
   for (size_t r = 0; r < rows; ++r) require(lowest.data()[r] <= highest.data()[r], "lowest must not be above highest");
@@ -71,7 +72,7 @@ void solve_temperature(const Matrix& logits, const Row<float>& targets, const Ro
   require_apart(logits, results);
   const int count = as_int(rows, "rows"), n = as_int(logits.shape(1), "columns");
   Unlocked unlocked;
-  sge::solve_temperature(logits.data(), count, n, targets.data(), lowest.data(), highest.data(), results.data());
+  sge::solve_temperature(logits.data(), count, n, targets.data(), starts.data(), lowest.data(), highest.data(), results.data());
 }
 
 }  // namespace
@@ -81,7 +82,7 @@ void add_sampling(nb::module_& m) {
         "top_ps"_a.noconvert(), "min_ps"_a.noconvert(), "uniforms"_a.noconvert(), "tokens"_a.noconvert(),
         "readings"_a.noconvert() = nb::none(), "own"_a.noconvert() = nb::none());
   m.def("solve_temperature", &solve_temperature, "logits"_a.noconvert(), "targets"_a.noconvert(),
-        "lowest"_a.noconvert(), "highest"_a.noconvert(), "results"_a.noconvert());
+        "starts"_a.noconvert(), "lowest"_a.noconvert(), "highest"_a.noconvert(), "results"_a.noconvert());
 }
 
 }  // namespace bindings

@@ -172,11 +172,12 @@ void draw_row(const float* x, int n, const RowCut& cut, Drawn& out) {
 }
 
 // Entropy rises with temperature (dH / d ln T = varentropy): Newton's step on ln T, halving where it leaves the bracket.
-void solve_row(const float* x, int n, float target, float lowest, float highest, Solved& out) {
+void solve_row(const float* x, int n, float target, float start, float lowest, float highest, Solved& out) {
   constexpr int kSteps = 24;
   constexpr double kTolerance = 2e-4;  // nats
+  constexpr double kForced = 1e-9;     // varentropy of a row with one legal token, or of equal ones
   const float m = row_max(x, n);
-  double low = lowest, high = highest, u = std::min(std::max(0.0, low), high);
+  double low = lowest, high = highest, u = std::min(std::max(static_cast<double>(start), low), high);
   out.log_temperature = static_cast<float>(u);
   if (!std::isfinite(m)) return limit(x, n, m, out.at);
   for (int step = 0; step < kSteps; ++step) {
@@ -184,6 +185,7 @@ void solve_row(const float* x, int n, float target, float lowest, float highest,
     tempered_from(x, n, m, static_cast<float>(std::exp(-u)), out.at);
     const double excess = out.at.entropy - target;
     if (!(std::fabs(excess) > kTolerance)) return;  // or NaN
+    if (step == 0 && out.at.varentropy < kForced) return;
     (excess > 0 ? high : low) = u;
     const double next = u - excess / std::max(out.at.varentropy, 1e-12);
     // Beyond an end that has not been tried, the end itself; between the ends, halfway where Newton's step leaves.

@@ -94,7 +94,7 @@ struct Kernels {
   // Moments of x / T; inverse: 1 / T.
   void (*tempered)(const float* x, int n, float inverse, Moments& to);
   void (*draw_row)(const float* x, int n, const RowCut& cut, Drawn& out);
-  void (*solve_row)(const float* x, int n, float target, float lowest, float highest, Solved& out);
+  void (*solve_row)(const float* x, int n, float target, float start, float lowest, float highest, Solved& out);
 };
 
 constexpr int kKvBlock = 64;  // tokens of KV that extend_block handles at a time, at multiples of it

@@ -40,12 +40,12 @@ void draw(const float* logits, int rows, int n, const Cuts& cuts, const float* o
   });
 }
 
-void solve_temperature(const float* logits, int rows, int n, const float* targets, const float* lowest,
-                       const float* highest, float* results) {
+void solve_temperature(const float* logits, int rows, int n, const float* targets, const float* starts,
+                       const float* lowest, const float* highest, float* results) {
   const Kernels& kernel = kernels();
   team()->run(rows, [&](int r) {
     Solved solved{};
-    kernel.solve_row(logits + static_cast<size_t>(r) * n, n, targets[r], lowest[r], highest[r], solved);
+    kernel.solve_row(logits + static_cast<size_t>(r) * n, n, targets[r], starts[r], lowest[r], highest[r], solved);
     const size_t stride = static_cast<size_t>(rows);
     results[static_cast<size_t>(r)] = solved.log_temperature;
     results[stride + r] = static_cast<float>(solved.at.entropy);

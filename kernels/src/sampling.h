@@ -26,9 +26,9 @@ enum Reading { kEntropy, kVarentropy, kSurprisal, kSampledEntropy, kSampledVaren
 // top-k, top-p and min-p cut it. Rows that are no distribution read NaN. logits are not written.
 void draw(const float* logits, int rows, int n, const Cuts& cuts, const float* own, int32_t* tokens, float* readings);
 
-// The temperature in [lowest, highest] whose entropy is nearest to target (nats), per row.
-// results [3, rows]: ln T, entropy and varentropy at T.
-void solve_temperature(const float* logits, int rows, int n, const float* targets, const float* lowest,
-                       const float* highest, float* results);
+// The temperature in [lowest, highest] whose entropy is nearest to target (nats), per row; a row whose entropy no
+// temperature changes keeps its start. results [3, rows]: ln T, entropy and varentropy at T.
+void solve_temperature(const float* logits, int rows, int n, const float* targets, const float* starts,
+                       const float* lowest, const float* highest, float* results);
 
 }  // namespace sge

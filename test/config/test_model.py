@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sgl_entropic.config import CpuConfig, EntropicConfig, TelemetryConfig, TraceConfig
+from sgl_entropic.config import CpuConfig, EntropicConfig, SamplingConfig, TelemetryConfig, TraceConfig
 from sgl_entropic.errors import ConfigError
 
 configs = st.builds(
@@ -26,6 +26,15 @@ configs = st.builds(
         | st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=50),
         publish=st.none() | st.integers(1, 65_535).map("tcp://127.0.0.1:{}".format),
         queue_records=st.integers(16, 1_000_000),
+    ),
+    sampling=st.builds(
+        SamplingConfig,
+        target_nats=st.none() | st.just("auto") | st.floats(0, 20),
+        mode=st.sampled_from(["exact", "newton", "fixed"]),
+        gain=st.floats(0, 10),
+        actuator=st.sampled_from(["temperature", "min_p"]),
+        min_temperature_scale=st.floats(0.05, 1),
+        max_temperature_scale=st.floats(1, 20),
     ),
     cpu=st.builds(
         CpuConfig,

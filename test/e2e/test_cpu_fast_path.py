@@ -166,7 +166,7 @@ def test_greedy_answers_are_stock(stock: dict[str, Any], fast: Server) -> None:
         np.testing.assert_allclose(*chosen, atol=LOGPROB_NATS)
     after = state_of(fast)
     assert after["fused_steps"] - before["fused_steps"] >= 64
-    assert after["fused_tokens"] - before["fused_tokens"] >= 12 * 63 + sum(len(p.split()) for p in PROMPTS)
+    assert after["fused_tokens"] - before["fused_tokens"] >= 12 * 63
     assert after["weights"] == "float32"
 
 

@@ -69,7 +69,9 @@ def check_draw(native: ModuleType, kind: str, cuts: list[Cut], n: int, seed: int
         _check_token(row, cut, float(uniform), token)
         own = reference.one_row(row)
         sampled = reference.one_row(row, float(np.float32(cut.temperature)))
-        check_close(np.array(reading[:2]), np.array([own.entropy_nats, own.varentropy]), _size(own.varentropy))
+        check_close(
+            np.array(reading[:2]), np.array([own.entropy_nats, own.varentropy]), _size(own.varentropy)
+        )
         # A logit's own place among floats is what the surprisal can know.
         place = float(np.spacing(np.abs(row[np.isfinite(row)]).max(initial=1.0)))
         check_close(np.array(reading[2]), np.array(reference.surprisal(row, token)), 1e-5 * 20 + 4 * place)
@@ -85,17 +87,24 @@ def _check_token(row: Array, cut: Cut, uniform: float, token: int) -> None:
     if cut.top_k == 1:
         assert token == int(np.argmax(row))
         return
-    accepted = {reference_sampling.draw(row, cut, min(max(uniform + d, 0.0), 1.0)) for d in (-NEAR, 0.0, NEAR)}
+    accepted = {
+        reference_sampling.draw(row, cut, min(max(uniform + d, 0.0), 1.0)) for d in (-NEAR, 0.0, NEAR)
+    }
     # A cut that falls near a token's mass may keep one more or one less.
     for p, m in ((NEAR, -NEAR), (-NEAR, NEAR)):
         other = cut._replace(
-            top_p=min(1.0, max(1e-12, cut.top_p + p)) if cut.top_p < 1 else 1.0, min_p=min(1.0, max(0.0, cut.min_p + m)) if cut.min_p else 0.0
+            top_p=min(1.0, max(1e-12, cut.top_p + p)) if cut.top_p < 1 else 1.0,
+            min_p=min(1.0, max(0.0, cut.min_p + m)) if cut.min_p else 0.0,
         )
-        accepted |= {reference_sampling.draw(row, other, min(max(uniform + d, 0.0), 1.0)) for d in (-NEAR, 0.0, NEAR)}
+        accepted |= {
+            reference_sampling.draw(row, other, min(max(uniform + d, 0.0), 1.0)) for d in (-NEAR, 0.0, NEAR)
+        }
     # Tokens of one weight may change places where exponentials of other logits round to it.
     weights = reference_sampling.probabilities(row, cut.temperature)
     assert weights[token] > 0
-    assert token in accepted or any(math.isclose(weights[token], weights[a], rel_tol=1e-5) for a in accepted), (
+    assert token in accepted or any(
+        math.isclose(weights[token], weights[a], rel_tol=1e-5) for a in accepted
+    ), (
         cut,
         uniform,
         token,
@@ -121,11 +130,14 @@ def check_rows_do_not_matter(native: ModuleType, kind: str, cuts: list[Cut], n: 
 def solve(native: ModuleType, logits: Array, targets: Array, lowest: float, highest: float) -> Array:
     results = np.full((3, len(logits)), np.nan, np.float32)
     ends = np.full(len(logits), lowest, np.float32), np.full(len(logits), highest, np.float32)
-    native.solve_temperature(logits, np.asarray(targets, np.float32), *ends, results)
+    starts = np.zeros(len(logits), np.float32)
+    native.solve_temperature(logits, np.asarray(targets, np.float32), starts, *ends, results)
     return results
 
 
-def check_solve(native: ModuleType, kind: str, rows: int, n: int, ends: tuple[float, float], seed: int) -> None:
+def check_solve(
+    native: ModuleType, kind: str, rows: int, n: int, ends: tuple[float, float], seed: int
+) -> None:
     """The entropy is the target's, or the nearest that the ends allow; what is reported is what is there."""
     logits = rows_of(kind, rows, n, seed)
     targets = (generator(seed + 3).random(rows) * (math.log(n) + 0.5)).astype(np.float32)
@@ -133,8 +145,16 @@ def check_solve(native: ModuleType, kind: str, rows: int, n: int, ends: tuple[fl
     for row, target, (u, entropy, varentropy) in zip(logits, targets.tolist(), found.T.tolist(), strict=True):
         assert np.float32(ends[0]) <= u <= np.float32(ends[1])
         truth = reference.one_row(row, math.exp(u))
-        check_close(np.array([entropy, varentropy]), np.array([truth.entropy_nats, truth.varentropy]), _size(truth.varentropy))
+        check_close(
+            np.array([entropy, varentropy]),
+            np.array([truth.entropy_nats, truth.varentropy]),
+            _size(truth.varentropy),
+        )
         low, high = (reference_sampling.entropy_at(row, float(np.float32(end))) for end in ends)
         wanted = min(max(target, low), high)
         # A float32 ln T moves the entropy by as much as its varentropy says.
-        assert abs(truth.entropy_nats - wanted) <= 5e-4 + 1e-6 * truth.varentropy, (u, truth.entropy_nats, wanted)
+        assert abs(truth.entropy_nats - wanted) <= 5e-4 + 1e-6 * truth.varentropy, (
+            u,
+            truth.entropy_nats,
+            wanted,
+        )

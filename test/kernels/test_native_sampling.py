@@ -50,7 +50,9 @@ def test_a_row_alone_is_the_row_in_a_batch(kind: str, cuts: list[Cut], n: int, s
     st.sampled_from([(-0.7, 0.7), (0.0, 0.0), (-3.0, 3.0), (0.1, 0.2), (-0.5, -0.1)]),
     SEEDS,
 )
-def test_the_temperature_of_an_entropy(kind: str, rows: int, n: int, ends: tuple[float, float], seed: int) -> None:
+def test_the_temperature_of_an_entropy(
+    kind: str, rows: int, n: int, ends: tuple[float, float], seed: int
+) -> None:
     checks.check_solve(library(), kind, rows, n, ends, seed)
 
 
@@ -106,7 +108,9 @@ def test_a_rare_token_late_in_the_vocabulary_keeps_its_share(native: ModuleType)
         ([-math.inf] * 4, {0}, None),
     ],
 )
-def test_rows_that_are_not_ordinary(native: ModuleType, row: list[float], tokens: set[int], entropy: Any) -> None:
+def test_rows_that_are_not_ordinary(
+    native: ModuleType, row: list[float], tokens: set[int], entropy: Any
+) -> None:
     """Infinite logits share the mass; what is no distribution reads NaN, and some token of the row comes out."""
     logits = np.array([row] * 40, np.float32)
     drawn, readings = checks.draw(native, logits, [Cut()] * 40, (np.arange(40) + 0.5) / 40)
@@ -185,6 +189,7 @@ def test_what_solve_refuses(native: ModuleType, name: str, value: Any, said: str
     good = {
         "logits": np.zeros((2, 5), np.float32),
         "targets": np.ones(2, np.float32),
+        "starts": np.zeros(2, np.float32),
         "lowest": np.zeros(2, np.float32),
         "highest": np.ones(2, np.float32),
         "results": np.zeros((3, 2), np.float32),

@@ -13,12 +13,14 @@ from sgl_entropic.errors import RequestParameterError
 from sgl_entropic.request_params import (
     MAX_KEYS,
     MAX_TEXT_BYTES,
+    PARAMETERS,
     RequestParams,
     parse_custom_params,
     parse_top_level,
 )
 
 NAMES = ("return_entropy", "return_prompt_surprisal", "return_summary")
+OURS = {parameter.name for parameter in PARAMETERS}
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
 anything = st.recursive(
     scalars,
@@ -33,7 +35,7 @@ carried_scalars = (
     | st.text(max_size=20)
 )
 foreign_keys = st.text(max_size=20).filter(
-    lambda key: "entr" not in key.lower() and "return" not in key.lower()
+    lambda key: "entr" not in key.lower() and "return" not in key.lower() and key.casefold() not in OURS
 )
 
 MALFORMED: list[tuple[Any, tuple[str, ...]]] = [
@@ -125,6 +127,35 @@ def test_ours_are_read_and_written_back(values: dict[str, bool]) -> None:
     params = parse_custom_params({"entropic": values})
     assert all(getattr(params, name) is value for name, value in values.items())
     assert parse_custom_params({"entropic": params.to_custom_params()}) == params
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        (
+            "target_entropy_nats",
+            [0, 2, 1.5, 20.0, "auto", "off"],
+            [-0.1, 20.1, math.nan, math.inf, "2", "on", True, None],
+        ),
+        ("sampling_mode", ["exact", "newton", "fixed"], ["Exact", "pid", 1, False, None, []]),
+        ("sampling_gain", [0, 0.5, 10], [-1, 11, math.nan, "0.5", True]),
+        ("sampling_actuator", ["temperature", "min_p"], ["top_p", 0]),
+        ("min_temperature_scale", [0.05, 1], [0, 0.04, 1.01, "1", True]),
+        ("max_temperature_scale", [1, 20.0], [0.99, 21, math.inf, True]),
+    ],
+)
+def test_how_to_sample(name: str, good: list[Any], bad: list[Any]) -> None:
+    """Numbers in their range, words among theirs; the refusal says which."""
+    for value in good:
+        params = parse_custom_params({"entropic": {name: value}})
+        assert getattr(params, name) == value
+        assert params.to_custom_params()[name] == value
+        assert RequestParams(return_entropy=True).merged(params) == parse_custom_params(
+            {"entropic": {name: value, "return_entropy": True}}
+        )
+    for value in bad:
+        with pytest.raises(RequestParameterError, match=rf"custom_params\.entropic\.{name} = .*expected"):
+            parse_custom_params({"entropic": {name: value}})
 
 
 @pytest.mark.parametrize("name", ["return_entropy", "return_prompt_surprisal"])

@@ -69,10 +69,8 @@ class Telemetry:
 
 
 # A sampler that measures as it draws where log-probabilities are wanted, so that a test sees what it was asked.
-RUNNER = SimpleNamespace(
-    sampler=SimpleNamespace(draws=lambda logits, info, *, return_logprob: return_logprob)
-)
-PLAIN = SimpleNamespace(sampling_info=None, return_logprob=False)
+RUNNER = SimpleNamespace(sampler=SimpleNamespace(draws=lambda logits, info: info is not None))
+PLAIN = SimpleNamespace(sampling_info=None)
 
 
 @pytest.fixture
@@ -110,7 +108,7 @@ def test_without_telemetry_a_hook_only_calls_on(hook: Any, monkeypatch: pytest.M
 def test_sampling_is_measured_before_and_after(telemetry: Telemetry, log: list[Any]) -> None:
     """With the facts that the batch carries along, since the step may be over by then."""
     output, tokens = logits_output(), torch.tensor([2])
-    batch = SimpleNamespace(sampling_info="info", return_logprob=True)
+    batch = SimpleNamespace(sampling_info="info")
     with telemetry.step(None):
         around_forward(lambda runner, given: None, "runner", batch)
 
@@ -146,9 +144,7 @@ def test_a_prompt_is_scored_by_the_model_s_own_lm_head(
 
 def test_a_decode_step_has_no_facts(telemetry: Telemetry, log: list[Any]) -> None:
     around_forward(lambda runner, given: None, "runner", SimpleNamespace())
-    around_sample(
-        lambda *args: torch.tensor([1]), RUNNER, logits_output(), PLAIN
-    )
+    around_sample(lambda *args: torch.tensor([1]), RUNNER, logits_output(), PLAIN)
     assert log[-1][2] is None
     assert "forget" not in log
 

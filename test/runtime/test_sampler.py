@@ -112,15 +112,14 @@ class Fast:
     def draws(self, logits: torch.Tensor, info: Any) -> bool:
         return self.able
 
-    def draw(self, logits: torch.Tensor, info: Any, own: Any, *, measured: bool) -> Any:
+    def draw(self, logits: torch.Tensor, info: Any, own: Any, *, measured: bool, positions: Any) -> Any:
         self.asked.append((own, measured))
         return torch.full((len(logits),), 2), ("readings" if measured else None)
 
 
-def forward(sampler: EntropicSampler, *, return_logprob: bool = False) -> Any:
-    return sampler.forward(
-        SimpleNamespace(next_token_logits=torch.tensor(LOGITS)), sampling(), return_logprob, [], [], None
-    )
+def forward(sampler: EntropicSampler, info: Any = None) -> Any:
+    output = SimpleNamespace(next_token_logits=torch.tensor(LOGITS))
+    return sampler.forward(output, info or sampling(), False, [], [], None)
 
 
 @pytest.fixture
@@ -146,7 +145,7 @@ def test_the_cpu_fast_path_draws_and_measures(
     assert fast.asked[1] == (None, False)
 
 
-@pytest.mark.parametrize("why", ["no fast path", "not able", "logprobs", "deterministic", "on policy"])
+@pytest.mark.parametrize("why", ["no fast path", "not able", "watermark", "deterministic", "on policy"])
 def test_all_else_is_sglang_s(
     stock: EntropicSampler, telemetry: Any, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
@@ -154,5 +153,7 @@ def test_all_else_is_sglang_s(
     monkeypatch.setattr(module, "fast_path", lambda: fast)
     object.__setattr__(stock, "enable_deterministic", why == "deterministic")
     object.__setattr__(stock, "rl_on_policy_target", "x" if why == "on policy" else None)
-    assert forward(stock, return_logprob=why == "logprobs") == ("SGLang's", why == "logprobs")
+    info = sampling()
+    info.has_watermark_candidates = why == "watermark"
+    assert forward(stock, info) == ("SGLang's", False)
     assert fast is None or fast.asked == []

@@ -15,6 +15,8 @@ def test_names_and_zeros() -> None:
             "inherited_prompt_tokens",
             "boundary_recomputed_tokens",
             "unscored_prompt_tokens",
+            "steered_tokens",
+            "saturated_tokens",
             "trace_written",
             "trace_dropped",
             "publish_sent",

@@ -8,13 +8,20 @@ from sgl_entropic.config.command_line import (
 )
 from sgl_entropic.config.flags import flag_specs, parse_flag_value
 from sgl_entropic.config.knobs import FlagSpec
-from sgl_entropic.config.model import CpuConfig, EntropicConfig, TelemetryConfig, TraceConfig
+from sgl_entropic.config.model import (
+    CpuConfig,
+    EntropicConfig,
+    SamplingConfig,
+    TelemetryConfig,
+    TraceConfig,
+)
 from sgl_entropic.config.sources import from_mapping, load_yaml, resolve
 
 __all__ = [
     "CpuConfig",
     "EntropicConfig",
     "FlagSpec",
+    "SamplingConfig",
     "TelemetryConfig",
     "TraceConfig",
     "add_arguments",

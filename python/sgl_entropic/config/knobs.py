@@ -15,9 +15,9 @@ from pydantic.fields import FieldInfo
 
 from sgl_entropic.activation import FLAG_PREFIX
 
-Kind = typing.Literal["bool", "int", "text", "choice"]
+Kind = typing.Literal["bool", "int", "number", "text", "choice"]
 
-_METAVARS: dict[Kind, str] = {"bool": "on|off", "int": "N", "text": "TEXT", "choice": "NAME"}
+_METAVARS: dict[Kind, str] = {"bool": "on|off", "int": "N", "number": "X", "text": "TEXT", "choice": "NAME"}
 _MOST_SHOWN = 100
 
 _repr = reprlib.Repr()
@@ -70,9 +70,13 @@ def sections_of(model: type[BaseModel]) -> dict[str, type[BaseModel]]:
 
 
 def choices_of(field: FieldInfo) -> tuple[str, ...]:
-    """The names that a field accepts; none for a field that is no choice."""
-    annotation = _without_none(field.annotation)
-    return typing.get_args(annotation) if typing.get_origin(annotation) is typing.Literal else ()
+    """The names that a field accepts, alone or beside numbers; none for a field that is no choice."""
+    return tuple(
+        name
+        for part in _parts(field.annotation)
+        if typing.get_origin(part) is typing.Literal
+        for name in typing.get_args(part)
+    )
 
 
 def shown(value: object) -> str:
@@ -110,28 +114,42 @@ def _spec(section: str, name: str, field: FieldInfo) -> FlagSpec:
 
 
 def _kind(field: FieldInfo) -> tuple[Kind, bool]:
-    annotation = _without_none(field.annotation)
-    nullable = annotation is not field.annotation
-    if choices_of(field):
-        return "choice", nullable
-    kinds: dict[object, Kind] = {bool: "bool", int: "int", str: "text"}
-    return kinds[annotation], nullable
+    parts = _parts(field.annotation)
+    nullable = type(None) in parts
+    kinds: dict[object, Kind] = {bool: "bool", int: "int", float: "number", str: "text"}
+    plain = [kinds[part] for part in parts if part in kinds]
+    return (plain[0] if plain else "choice"), nullable
 
 
-def _without_none(annotation: Any) -> Any:
-    if not isinstance(annotation, types.UnionType):
-        return annotation
-    (kept,) = (item for item in typing.get_args(annotation) if item is not type(None))
-    return kept
+def _parts(annotation: Any) -> tuple[Any, ...]:
+    """The members of a union, or the annotation itself; without what a member is annotated with."""
+    union = isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union
+    members = typing.get_args(annotation) if union else (annotation,)
+    return tuple(
+        typing.get_args(part)[0] if typing.get_origin(part) is typing.Annotated else part for part in members
+    )
+
+
+def _range(field: FieldInfo) -> tuple[Any, Any]:
+    metadata = list(field.metadata)
+    for part in typing.get_args(field.annotation):
+        if typing.get_origin(part) is typing.Annotated:
+            for item in typing.get_args(part)[1:]:
+                metadata += item.metadata if isinstance(item, FieldInfo) else [item]
+    low = next(item.ge for item in metadata if isinstance(item, annotated_types.Ge))
+    high = next(item.le for item in metadata if isinstance(item, annotated_types.Le))
+    return low, high
 
 
 def _accepted(kind: Kind, field: FieldInfo) -> str:
     if kind == "bool":
         return "on or off"
     if kind == "int":
-        low = next(item.ge for item in field.metadata if isinstance(item, annotated_types.Ge))
-        high = next(item.le for item in field.metadata if isinstance(item, annotated_types.Le))
+        low, high = _range(field)
         return f"an integer from {low} to {high}"
+    if kind == "number":
+        low, high = _range(field)
+        return ", or ".join([f"a number from {low:g} to {high:g}", *choices_of(field)])
     if kind == "choice":
         return " or ".join(choices_of(field))
     assert isinstance(field.json_schema_extra, dict), "a text field says in words what it accepts"

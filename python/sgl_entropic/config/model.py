@@ -94,6 +94,45 @@ class TraceConfig(_Section):
     ] = 4096
 
 
+class SamplingConfig(_Section):
+    """Entropy-stabilised sampling: what a request gets that does not say otherwise."""
+
+    target_nats: Annotated[
+        Annotated[float, Field(ge=0, le=20)] | Literal["auto"] | None,
+        Field(
+            description="Entropy to sample at; auto is the mean entropy of the request's own prompt, none samples at the "
+            "request's own temperature."
+        ),
+    ] = None
+    mode: Annotated[
+        Literal["exact", "newton", "fixed"],
+        Field(
+            description="How the target is followed: exact finds the temperature within the step, newton and fixed move it "
+            "from step to step."
+        ),
+    ] = "exact"
+    gain: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=10,
+            description="Step of newton (share of the way) and fixed (change of ln T for each nat of error).",
+        ),
+    ] = 0.05
+    actuator: Annotated[
+        Literal["temperature", "min_p"],
+        Field(
+            description="What is moved: the temperature, or the min-p threshold, which can only lower the entropy."
+        ),
+    ] = "temperature"
+    min_temperature_scale: Annotated[
+        float, Field(ge=0.05, le=1, description="Least temperature, as a share of the request's own.")
+    ] = 0.5
+    max_temperature_scale: Annotated[
+        float, Field(ge=1, le=20, description="Largest temperature, as a multiple of the request's own.")
+    ] = 2.0
+
+
 class CpuConfig(_Section):
     """The portable CPU platform; without effect on another."""
 
@@ -130,6 +169,7 @@ class EntropicConfig(_Section):
 
     telemetry: TelemetryConfig = TelemetryConfig()
     trace: TraceConfig = TraceConfig()
+    sampling: SamplingConfig = SamplingConfig()
     cpu: CpuConfig = CpuConfig()
 
     def to_json(self) -> str:

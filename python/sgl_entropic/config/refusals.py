@@ -23,7 +23,8 @@ def refusal(model: type[BaseModel], error: ValidationError, source: str) -> Conf
         error: what pydantic found.
         source: where the values came from: a file, the command line.
     """
-    details = error.errors(include_url=False)
+    # A setting that is a number or a word has one finding for each; both lead to the same sentence.
+    details = list({detail["loc"][:2]: detail for detail in error.errors(include_url=False)}.values())
     lines = [f"{source}: {_line(model, detail)}" for detail in details[:_MOST_LISTED]]
     if len(details) > _MOST_LISTED:
         lines.append(f"{source}: and {len(details) - _MOST_LISTED} more")

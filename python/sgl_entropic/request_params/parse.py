@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from sgl_entropic.errors import RequestParameterError
 from sgl_entropic.request_params.carried import check_carried, check_key
@@ -33,7 +34,7 @@ def parse_top_level(body: Mapping[str, object]) -> RequestParams:
     """
     own = _own_values(body.get("custom_params"))
     check_top_level_keys(body)
-    top: dict[str, bool] = {}
+    top: dict[str, Any] = {}
     for name in TOP_LEVEL:
         value = body.get(name)
         if value is None:
@@ -49,7 +50,7 @@ def parse_top_level(body: Mapping[str, object]) -> RequestParams:
     return RequestParams(**{**own, **top})
 
 
-def _own_values(custom_params: object) -> dict[str, bool]:
+def _own_values(custom_params: object) -> dict[str, Any]:
     """The values that ``custom_params`` gives to our parameters, after a check of all of it."""
     if custom_params is None:
         return {}
@@ -67,7 +68,7 @@ def _own_values(custom_params: object) -> dict[str, bool]:
     return _checked_own(custom_params.get(PARAMETERS_KEY))
 
 
-def _checked_own(own: object) -> dict[str, bool]:
+def _checked_own(own: object) -> dict[str, Any]:
     if own is None:
         return {}
     if not isinstance(own, Mapping):
@@ -75,6 +76,6 @@ def _checked_own(own: object) -> dict[str, bool]:
     for name, value in own.items():
         if name not in BY_NAME:
             raise unknown(f"{PLACE} key {shown(name)}", value, closest(name, tuple(BY_NAME)))
-        if not isinstance(value, bool):
+        if not BY_NAME[name].accepts(value):
             raise refused(f"{PLACE}.{name}", value, BY_NAME[name].accepted)
     return dict(own)

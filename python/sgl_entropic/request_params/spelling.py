@@ -8,13 +8,15 @@ from collections.abc import Mapping
 
 from sgl_entropic.errors import RequestParameterError
 from sgl_entropic.request_params.messages import KNOWN, PLACE, misplaced, shown, unknown
-from sgl_entropic.request_params.parameters import BY_NAME, PARAMETERS_KEY, TOP_LEVEL
+from sgl_entropic.request_params.parameters import BY_NAME, HOW, PARAMETERS_KEY, TOP_LEVEL
 
 # difflib ratio: "entropc" and "entropik" are above it, "entropy" is a word of its own. No field of SGLang's request
 # bodies comes nearer than 0.72 to a name of ours.
 _MISSPELT = 0.85
 _OUR_NAMES = ("sgl_entropic", "sglang_entropic", "sgl-entropic")
 _ASKING = re.compile(r"return_?\w*(entrop|surprisal)")
+# Names that nobody else gives to anything; "sampling_mode" in an object of somebody else's is theirs.
+_TELLING = tuple(name for name in BY_NAME if name not in HOW)
 _MAX_SPELLED = 256  # keys of a body that are compared with ours; no honest body has more
 
 
@@ -29,7 +31,7 @@ def check_custom_params_key(key: str, value: object) -> None:
         raise unknown(f"custom_params key {shown(key)}", value, PARAMETERS_KEY)
     if folded in _OUR_NAMES:
         raise unknown(f"custom_params key {shown(key)}", value, PARAMETERS_KEY)
-    if meant := closest(folded, tuple(BY_NAME), _MISSPELT):
+    if meant := folded if folded in BY_NAME else closest(folded, _TELLING, _MISSPELT):
         raise misplaced(f"custom_params key {shown(key)}", value, meant)
     if _asks(value):
         raise unknown(f"custom_params key {shown(key)}", value, PARAMETERS_KEY)
@@ -50,7 +52,7 @@ def check_top_level_keys(body: Mapping[str, object]) -> None:
 
 def _asks(value: object) -> bool:
     """Whether ``value`` is an object that holds a name of ours."""
-    return isinstance(value, Mapping) and any(name in value for name in (*BY_NAME, PARAMETERS_KEY))
+    return isinstance(value, Mapping) and any(name in value for name in (*_TELLING, PARAMETERS_KEY))
 
 
 def closest(key: object, names: tuple[str, ...], cutoff: float = 0.6) -> str | None:

@@ -11,20 +11,32 @@ from typing import Any
 
 import torch
 
+from sgl_entropic.runtime import steering
 from sgl_entropic.runtime.auxiliary import DeviceReadings
 from sgl_entropic.runtime.prefix_boundary import give_back_boundary
+from sgl_entropic.runtime.seeds import seeds_of
 from sgl_entropic.runtime.step_context import StepContext
 from sgl_entropic.runtime.telemetry import installed
+from sgl_entropic.runtime.where_fast import fast_path
 
 _CONTEXT = "_sgl_entropic_context"
+_STEERED = "_sgl_entropic_steered"
+_SEEDS = "_sgl_entropic_seeds"
 
 
 def around_forward_batch_generation(
     original: Callable[..., Any], worker: Any, batch: Any, *args: Any, **kwargs: Any
 ) -> Any:
     """Around ``TpModelWorker.forward_batch_generation``: host facts for the hooks below; prompts that sample nothing."""
-    telemetry = installed()
-    if telemetry is None or batch is None:
+    telemetry, process = installed(), steering.installed()
+    if batch is None:
+        return original(worker, batch, *args, **kwargs)
+    fast = fast_path()
+    if fast is not None:
+        fast.pending_seeds = seeds_of(batch)
+    if process is not None:
+        process.pending = steering.read_step(batch)
+    if telemetry is None:
         return original(worker, batch, *args, **kwargs)
     with telemetry.step(batch):
         context = telemetry.context
@@ -42,7 +54,14 @@ def around_forward(
     original: Callable[..., Any], runner: Any, forward_batch: Any, *args: Any, **kwargs: Any
 ) -> Any:
     """Around ``ModelRunner.forward``: the batch carries its facts along, since sampling may be delayed (grammars)."""
-    telemetry = installed()
+    telemetry, process = installed(), steering.installed()
+    fast = fast_path()
+    if fast is not None:
+        setattr(forward_batch, _SEEDS, fast.pending_seeds)
+        fast.pending_seeds = None
+    if process is not None and process.pending is not None:
+        setattr(forward_batch, _STEERED, process.pending)
+        process.pending = None
     if telemetry is None or telemetry.context is None:
         return original(runner, forward_batch, *args, **kwargs)
     setattr(forward_batch, _CONTEXT, telemetry.context)
@@ -89,12 +108,39 @@ def around_sample(
     **kwargs: Any,
 ) -> Any:
     """Around ``ModelRunner.sample``: the model's own distribution before, the readings of the sampled tokens after."""
+    process, fast = steering.installed(), fast_path()
+    if fast is not None:
+        fast.seeds = getattr(forward_batch, _SEEDS, None)
+    facts = getattr(forward_batch, _STEERED, None)
+    logits = logits_output.next_token_logits
+    if process is None or facts is None or logits is None or logits.shape[0] == 0:
+        return _measured(original, runner, logits_output, forward_batch, *args, **kwargs)
+    with process.step(facts, forward_batch) as step:
+        token_ids = _measured(original, runner, logits_output, forward_batch, *args, **kwargs)
+    if step.readings is not None:
+        from sglang.srt.managers.auxiliary_output import append_auxiliary_output  # noqa: PLC0415 -- loaded by now
+
+        # In front: the trace tells of a step what its request has just been given.
+        logits_output.auxiliary_device_output = append_auxiliary_output(
+            steering.SteeringReadings(process, facts, step.readings), logits_output.auxiliary_device_output
+        )
+    return token_ids
+
+
+def _measured(
+    original: Callable[..., Any],
+    runner: Any,
+    logits_output: Any,
+    forward_batch: Any,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
     telemetry = installed()
     logits = logits_output.next_token_logits
     if telemetry is None or logits is None or logits.shape[0] == 0:
         return original(runner, logits_output, forward_batch, *args, **kwargs)
     info = forward_batch.sampling_info
-    measured = runner.sampler.draws(logits, info, return_logprob=forward_batch.return_logprob)
+    measured = runner.sampler.draws(logits, info)
     telemetry.before_sampling(logits, info, measured=measured)
     token_ids = original(runner, logits_output, forward_batch, *args, **kwargs)
     context: StepContext | None = getattr(forward_batch, _CONTEXT, None)

@@ -38,6 +38,7 @@ def _chunk(req: Any) -> list[dict[str, Any]]:
 
 def _token_fields(state: RequestState, end: int) -> dict[str, Any]:
     begin, state.sent = state.sent, end
+    steered = {} if state.control is None else _steered_fields(state, begin, end)
     readings = state.readings[begin:end]
     readings += [TokenReading(None, None, None, None)] * (end - begin - len(readings))
     return {
@@ -45,7 +46,21 @@ def _token_fields(state: RequestState, end: int) -> dict[str, Any]:
         "entropy_nats": _rounded([r.entropy_nats for r in readings]),
         "surprisal_nats": _rounded([r.surprisal_nats for r in readings]),
         "sampled_entropy_nats": _rounded([r.sampled_entropy_nats for r in readings]),
+        **steered,
     }
+
+
+def _steered_fields(state: RequestState, begin: int, end: int) -> dict[str, Any]:
+    steered = [state.steered_at(index) for index in range(begin, end)]
+    fields = {
+        "temperature": _rounded([s.temperature for s in steered]),
+        "saturated": [s.saturated for s in steered],
+        "target_entropy_nats": json_number(state.target_nats),
+    }
+    if state.control is not None and state.control.actuator == "min_p":
+        fields["min_p"] = _rounded([s.min_p for s in steered])
+        fields["cut_entropy_nats"] = _rounded([s.cut_entropy_nats for s in steered])
+    return fields
 
 
 def _rounded(values: list[float | None]) -> list[float | None]:

@@ -47,7 +47,7 @@ class Recorder:
             if commit is None or req.beam_group is not None:
                 continue
             state_of(req).add(commit.output_index, reading)
-            rows.append((req.rid, commit.output_index, commit.token_ids[-1], reading))
+            rows.append((req, commit.output_index, commit.token_ids[-1], reading))
         self.counters.measured_tokens += len(rows)
         self.counters.invalid_rows += sum(reading.entropy_nats is None for *_, reading in rows)
         if self.metrics is not None:
@@ -56,25 +56,33 @@ class Recorder:
         if self.outlets and rows:
             self._publish(batch, rows)
 
-    def _publish(self, batch: Any, rows: list[tuple[str, int, int, TokenReading]]) -> None:
+    def _publish(self, batch: Any, rows: list[tuple[Any, int, int, TokenReading]]) -> None:
         mode = batch.forward_mode
         kind: StepKind = "mixed" if mode.is_mixed() else "extend" if mode.is_extend() else "decode"
         record = StepRecord(
             step=self.steps,
             time_ns=time.time_ns(),
             kind=kind,
-            rows=tuple(
-                RowRecord(
-                    rid=rid,
-                    output_index=index,
-                    token_id=token,
-                    entropy_nats=reading.entropy_nats,
-                    varentropy=reading.varentropy,
-                    surprisal_nats=reading.surprisal_nats,
-                    sampled_entropy_nats=reading.sampled_entropy_nats,
-                )
-                for rid, index, token, reading in rows
-            ),
+            rows=tuple(_row(req, index, token, reading) for req, index, token, reading in rows),
         )
         for outlet in self.outlets:
             outlet.offer(record)
+
+
+def _row(req: Any, index: int, token: int, reading: TokenReading) -> RowRecord:
+    state = state_of(req)
+    steered = state.steered_at(index)
+    return RowRecord(
+        rid=req.rid,
+        output_index=index,
+        token_id=token,
+        entropy_nats=reading.entropy_nats,
+        varentropy=reading.varentropy,
+        surprisal_nats=reading.surprisal_nats,
+        sampled_entropy_nats=reading.sampled_entropy_nats,
+        target_entropy_nats=None if state.control is None else state.target_nats,
+        temperature=steered.temperature,
+        saturated=steered.saturated,
+        min_p=steered.min_p,
+        cut_entropy_nats=steered.cut_entropy_nats,
+    )

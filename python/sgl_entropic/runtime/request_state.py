@@ -8,9 +8,31 @@ from typing import Any
 from sgl_entropic.errors import RequestParameterError
 from sgl_entropic.feedback.entropic_time import EntropicTime
 from sgl_entropic.request_params import RequestParams, parse_custom_params
+from sgl_entropic.runtime.active_config import active_config
+from sgl_entropic.runtime.control import Control, control_of
 from sgl_entropic.signals import TokenReading
 
 _ATTRIBUTE = "_sgl_entropic"
+
+
+@dataclass(frozen=True, slots=True)
+class Steered:
+    """How one token was drawn towards a target entropy; ``None`` where unknown, or where that was not steered.
+
+    Attributes:
+        temperature: of the draw.
+        saturated: whether the target was out of reach.
+        min_p: threshold of the draw.
+        cut_entropy_nats: entropy of what the threshold left.
+    """
+
+    temperature: float | None
+    saturated: bool | None
+    min_p: float | None = None
+    cut_entropy_nats: float | None = None
+
+
+NOT_STEERED = Steered(None, None)
 
 
 @dataclass(slots=True)
@@ -19,7 +41,8 @@ class RequestState:
 
     ``fresh`` is true from the moment the request is matched against the prefix cache until its first forward pass
     after that: then its pending surprisal has to be set anew. ``boundary_given_back`` says whether that match was
-    shortened, see :mod:`.prefix_boundary`.
+    shortened, see :mod:`.prefix_boundary`. ``control`` says how the request is steered, ``log_temperature`` is that of its
+    next token as last heard from the device, ``target_nats`` the entropy held, ``steered`` one entry for each token.
     """
 
     params: RequestParams
@@ -31,6 +54,10 @@ class RequestState:
     prompt: list[list[float | None]] | None = None
     sent: int = 0
     prompt_sent: bool = False
+    control: Control | None = None
+    log_temperature: float | None = None
+    target_nats: float | None = None
+    steered: list[Steered] = field(default_factory=list)
 
     def add(self, output_index: int, reading: TokenReading) -> None:
         """Record the reading of output token ``output_index``."""
@@ -41,6 +68,16 @@ class RequestState:
         while len(self.readings) < output_index:
             self._append(TokenReading(None, None, None, None))
         self._append(reading)
+
+    def steer(self, output_index: int, steered: Steered) -> None:
+        """Record how output token ``output_index`` was drawn."""
+        del self.steered[output_index:]
+        self.steered.extend([NOT_STEERED] * (output_index - len(self.steered)))
+        self.steered.append(steered)
+
+    def steered_at(self, output_index: int) -> Steered:
+        """How output token ``output_index`` was drawn, as far as it is known."""
+        return self.steered[output_index] if output_index < len(self.steered) else NOT_STEERED
 
     def _append(self, reading: TokenReading) -> None:
         self.readings.append(reading)
@@ -61,7 +98,7 @@ def state_of(req: Any) -> RequestState:
         except RequestParameterError:
             # The front process refuses these; a request that enters by another door is served without readings.
             params = RequestParams(return_summary=False)
-        state = RequestState(params)
+        state = RequestState(params, control=control_of(params, active_config().sampling))
         setattr(req, _ATTRIBUTE, state)
     return state
 

@@ -6,7 +6,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 INFO_KEY = "entropic"
-TOKEN_FIELDS = ("entropy_nats", "surprisal_nats", "sampled_entropy_nats")
+TOKEN_FIELDS = (
+    "entropy_nats",
+    "surprisal_nats",
+    "sampled_entropy_nats",
+    "temperature",
+    "saturated",
+    "min_p",
+    "cut_entropy_nats",
+)
+REQUEST_FIELDS = ("target_entropy_nats",)
 PROMPT_FIELDS = ("prompt_surprisal_nats", "prompt_entropy_nats")
 
 
@@ -17,11 +26,13 @@ class ResponseReadings:
     Attributes:
         tokens: per-token lists in output order; empty unless the client asked.
         prompt: prompt lists, once they are known; empty unless the client asked.
+        request: what is the same for all its tokens.
         summary: known when the request has finished.
     """
 
-    tokens: dict[str, list[float | None]] = field(default_factory=dict)
+    tokens: dict[str, list[Any]] = field(default_factory=dict)
     prompt: dict[str, list[float | None]] = field(default_factory=dict)
+    request: dict[str, Any] = field(default_factory=dict)
     summary: dict[str, Any] | None = None
 
     def add(self, chunk: dict[str, Any]) -> None:
@@ -32,6 +43,7 @@ class ResponseReadings:
         for name in PROMPT_FIELDS:
             if name in chunk:
                 self.prompt[name] = chunk[name]
+        self.request.update({name: chunk[name] for name in REQUEST_FIELDS if name in chunk})
         self.summary = chunk.get("summary", self.summary)
 
     def __len__(self) -> int:
@@ -47,6 +59,7 @@ class ResponseReadings:
             if start:
                 document["output_index"] = start
             document.update({name: values[start:] for name, values in self.tokens.items()})
+            document.update(self.request)
         if with_prompt:
             document.update(self.prompt)
         if with_summary and self.summary is not None:

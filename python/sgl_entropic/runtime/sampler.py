@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from sglang.srt.layers.sampler import Sampler
+from sglang.srt.layers.sampler import SGLANG_RETURN_ORIGINAL_LOGPROB, Sampler
 
 from sgl_entropic.runtime.one_thread import one_thread
 from sgl_entropic.runtime.sampled_distribution import (
@@ -13,6 +13,8 @@ from sgl_entropic.runtime.sampled_distribution import (
     rewrites_logits,
     sampled_entropy,
 )
+from sgl_entropic.runtime.steering import Step
+from sgl_entropic.runtime.steering import installed as steering
 from sgl_entropic.runtime.telemetry import installed
 from sgl_entropic.runtime.where_fast import fast_path
 
@@ -24,34 +26,68 @@ class EntropicSampler(Sampler):
     (temperature 0, or top-k 1) is sampled from a point mass, whose entropy is 0.
     """
 
-    def draws(self, logits: torch.Tensor, sampling_info: Any, *, return_logprob: bool) -> bool:
+    def draws(self, logits: torch.Tensor, sampling_info: Any) -> bool:
         """Whether the CPU fast path draws from ``logits`` [B, V] and leaves them as they are."""
         fast = fast_path()
         return (
             fast is not None
-            and not return_logprob
             and not self.enable_deterministic
             and self.rl_on_policy_target is None
+            and not sampling_info.has_watermark_candidates
             and fast.draws(logits, sampling_info)
         )
 
     def forward(
-        self, logits_output: Any, sampling_info: Any, return_logprob: Any, *args: Any, **kwargs: Any
+        self,
+        logits_output: Any,
+        sampling_info: Any,
+        return_logprob: bool,  # noqa: FBT001 -- SGLang's signature
+        top_logprobs_nums: Any,
+        token_ids_logprobs: Any,
+        positions: torch.Tensor,
+        **kwargs: Any,
     ) -> Any:
         """SGLang's forward, or one call of the CPU fast path that draws and measures."""
         logits = logits_output.next_token_logits
-        if not self.draws(logits, sampling_info, return_logprob=return_logprob):
-            return super().forward(logits_output, sampling_info, return_logprob, *args, **kwargs)
-        logits = super()._preprocess_logits(logits, sampling_info)
+        step = steered_step()
+        if step is not None:
+            sampling_info = step.own_copy(sampling_info)
+        if not self.draws(logits, sampling_info):
+            return super().forward(
+                logits_output,
+                sampling_info,
+                return_logprob,
+                top_logprobs_nums,
+                token_ids_logprobs,
+                positions,
+                **kwargs,
+            )
         telemetry = installed()
+        logits = super()._preprocess_logits(logits, sampling_info)
+        if step is not None:
+            step.steer(logits, sampling_info)
         own = None if telemetry is None else telemetry.own_columns
-        tokens, readings = fast_path().draw(logits, sampling_info, own, measured=telemetry is not None)
+        measured = telemetry is not None or step is not None
+        tokens, readings = fast_path().draw(
+            logits, sampling_info, own, measured=measured, positions=positions
+        )
+        if step is not None:
+            step.settle(readings[3], readings[4], readings[1])
         if telemetry is not None:
             telemetry.readings = readings
+        if return_logprob:
+            found = self.output_logprob_processor.compute_logprobs(
+                _logprobs(logits, sampling_info), top_logprobs_nums, token_ids_logprobs, tokens
+            )
+            found.write_output_to(logits_output)
         return tokens
 
     def _preprocess_logits(self, logits: torch.Tensor, sampling_info: Any) -> torch.Tensor:
         logits = super()._preprocess_logits(logits, sampling_info)
+        step = steered_step()
+        if step is not None:
+            step.steer(logits, sampling_info)
+            step.settle_from_logits(logits, sampling_info)
         telemetry = installed()
         if telemetry is not None and (sampling_info.is_all_greedy or rewrites_logits(sampling_info)):
             telemetry.sampled_entropy = sampled_entropy(logits, sampling_info)
@@ -64,3 +100,16 @@ class EntropicSampler(Sampler):
             with one_thread(probs.device):
                 telemetry.sampled_entropy = entropy_of_probabilities(probs, telemetry.own, sampling_info)
         return super()._sample_from_probs(probs, sampling_info, *args, **kwargs)
+
+
+def steered_step() -> Step | None:
+    """The step that is being sampled, if a request in it is steered."""
+    process = steering()
+    return None if process is None else process.active()
+
+
+def _logprobs(logits: torch.Tensor, sampling_info: Any) -> torch.Tensor:
+    """Log-probabilities ``[B, V]`` as SGLang's own sampler gives them, by the same operations."""
+    if sampling_info.is_all_greedy or SGLANG_RETURN_ORIGINAL_LOGPROB:
+        return torch.log_softmax(logits, dim=-1)
+    return torch.log(torch.softmax(logits / sampling_info.temperatures, dim=-1))

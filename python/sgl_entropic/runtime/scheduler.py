@@ -11,8 +11,10 @@ from sglang.srt.managers.scheduler_components.output_streamer import SchedulerOu
 
 from sgl_entropic import __version__
 from sgl_entropic.config import EntropicConfig
+from sgl_entropic.runtime import steering as process_steering
 from sgl_entropic.runtime import telemetry as process_telemetry
 from sgl_entropic.runtime.active_config import active_config
+from sgl_entropic.runtime.control import check_defaults
 from sgl_entropic.runtime.output_streamer import EntropicOutputStreamer
 from sgl_entropic.runtime.recorder import Recorder
 from sgl_entropic.runtime.seams import verify
@@ -51,6 +53,8 @@ class EntropicScheduler(Scheduler):
         super().__init__(*args, **kwargs)
         if self.entropic_config.telemetry.enabled and self.is_generation:
             self._install_telemetry()
+        if self.is_generation:
+            self._install_steering()
 
     def _install_telemetry(self) -> None:
         runner = self.tp_worker.model_runner
@@ -78,6 +82,17 @@ class EntropicScheduler(Scheduler):
             self.entropic_telemetry.recall = fast.statistics.recall
             self.entropic_telemetry.recall_columns = fast.statistics.recall_columns
         process_telemetry.install(self.entropic_telemetry)
+
+    def _install_steering(self) -> None:
+        """Ready for every request that asks, whatever the server's own setting."""
+        telemetry, fast = self.entropic_telemetry, fast_path()
+        store = None if telemetry is None else telemetry.store
+        check_defaults(self.entropic_config.sampling, self.model_config.vocab_size, prompts=store is not None)
+        solve = {} if fast is None else {"solve": fast.solve_log_temperature}
+        table = self.req_to_token_pool.req_to_token
+        process_steering.install(
+            process_steering.Steering.allocate(table, store, self.entropic_counters, **solve)
+        )
 
     def _build_outlets(self) -> tuple[Worker, ...]:
         trace = self.entropic_config.trace

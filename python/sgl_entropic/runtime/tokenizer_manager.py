@@ -10,6 +10,7 @@ from sgl_entropic.config import EntropicConfig
 from sgl_entropic.errors import RequestParameterError
 from sgl_entropic.request_params import PARAMETERS_KEY, RequestParams, parse_custom_params
 from sgl_entropic.runtime.active_config import active_config
+from sgl_entropic.runtime.control import check_control
 from sgl_entropic.runtime.request_guard import check_sampling
 from sgl_entropic.runtime.response import INFO_KEY, ResponseReadings
 from sgl_entropic.runtime.response_collector import collector_of
@@ -28,7 +29,7 @@ async def _generate(
     original: Callable[..., AsyncIterator[Any]], manager: Any, obj: Any, request: Any
 ) -> AsyncIterator[Any]:
     collector = collector_of(request)
-    admit(obj, None if collector is None else collector.params)
+    admit(obj, None if collector is None else collector.params, int(manager.model_config.vocab_size))
     responses = original(manager, obj, request)
     try:
         async for response in responses:
@@ -40,12 +41,13 @@ async def _generate(
         await responses.aclose()  # type: ignore[attr-defined]
 
 
-def admit(obj: Any, top_level: RequestParams | None) -> None:
+def admit(obj: Any, top_level: RequestParams | None, vocabulary: int) -> None:
     """Check the entropic parameters of a ``GenerateReqInput`` and write them where the scheduler looks.
 
     Args:
         obj: the request; embedding requests carry none and pass.
         top_level: what the HTTP layer found in the body beside ``custom_params``.
+        vocabulary: tokens of the model.
 
     Raises:
         RequestParameterError: a parameter is unknown, malformed, or asks for what this server has switched off.
@@ -61,17 +63,20 @@ def admit(obj: Any, top_level: RequestParams | None) -> None:
         )
     params = obj.sampling_params
     if isinstance(params, list):
-        obj.sampling_params = [_admit_one(one, asked) for one in params]
+        obj.sampling_params = [_admit_one(one, asked, vocabulary) for one in params]
     else:
-        obj.sampling_params = _admit_one(params, asked)
+        obj.sampling_params = _admit_one(params, asked, vocabulary)
 
 
-def _admit_one(sampling_params: Any, asked: RequestParams) -> Any:
+def _admit_one(sampling_params: Any, asked: RequestParams, vocabulary: int) -> Any:
     if sampling_params is not None and not isinstance(sampling_params, dict):
         return sampling_params
     own = dict(sampling_params or {})
     wanted = parse_custom_params(own.get("custom_params")).merged(asked)
     require_available(wanted, active_config())
+    config = active_config()
+    prompts = config.telemetry.enabled and config.telemetry.prompt_surprisal
+    check_control(wanted, config.sampling, own, vocabulary, prompts=prompts)
     # Before SGLang makes n requests of this one.
     check_sampling(own, sys.maxsize)
     if (own.get("beam_width") or 1) != 1 and (wanted.return_entropy or wanted.return_prompt_surprisal):

@@ -16,6 +16,8 @@ class Counters:
         inherited_prompt_tokens: prompt tokens whose readings came with a prefix-cache hit.
         boundary_recomputed_tokens: cached tokens computed again for the exact surprisal after them.
         unscored_prompt_tokens: prompt tokens that could not be scored; their readings are unknown.
+        steered_tokens: tokens drawn at a temperature or min-p threshold that follows a target entropy.
+        saturated_tokens: those among them whose target was out of reach.
         trace_written: step records in the JSONL file.
         trace_dropped: step records that found the file's queue full or the file broken.
         publish_sent: step records handed to the live stream.
@@ -28,6 +30,8 @@ class Counters:
     inherited_prompt_tokens: int = 0
     boundary_recomputed_tokens: int = 0
     unscored_prompt_tokens: int = 0
+    steered_tokens: int = 0
+    saturated_tokens: int = 0
     trace_written: int = 0
     trace_dropped: int = 0
     publish_sent: int = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any, Literal
 
 import orjson
@@ -28,6 +28,11 @@ class RowRecord:
         varentropy: variance of the surprisal under it, nats squared.
         surprisal_nats: of the token.
         sampled_entropy_nats: of the distribution that was sampled from.
+        target_entropy_nats: entropy to sample at; ``None``, like all below, for a request that is not steered.
+        temperature: at which the token was drawn.
+        saturated: whether the target was out of reach.
+        min_p: threshold at which it was drawn, if that is what is steered.
+        cut_entropy_nats: entropy of what the threshold left.
     """
 
     rid: str
@@ -37,9 +42,15 @@ class RowRecord:
     varentropy: float | None
     surprisal_nats: float | None
     sampled_entropy_nats: float | None
+    target_entropy_nats: float | None = None
+    temperature: float | None = None
+    saturated: bool | None = None
+    min_p: float | None = None
+    cut_entropy_nats: float | None = None
 
 
-_ROW_FIELDS = tuple(field.name for field in fields(RowRecord))
+_ROW_FIELDS = tuple(field.name for field in fields(RowRecord) if field.default is MISSING)
+_LATER_FIELDS = tuple(field.name for field in fields(RowRecord) if field.default is not MISSING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +102,12 @@ def decode(line: bytes | str) -> StepRecord:
     if "rows" not in content:
         raise ValueError("not a step record (a header line?)")
     try:
-        rows = tuple(RowRecord(*(row[name] for name in _ROW_FIELDS)) for row in content["rows"])
+        rows = tuple(
+            RowRecord(*(row[name] for name in _ROW_FIELDS), *(row.get(name) for name in _LATER_FIELDS))
+            for row in content["rows"]
+        )
         return StepRecord(content["step"], content["time_ns"], content["kind"], rows)
-    except (KeyError, TypeError) as error:
+    except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"not a step record: {error!r}") from None
 
 

@@ -42,7 +42,14 @@ def test_the_cuts_are_sglang_s() -> None:
     ours = torch.stack([draw(z, info)[0] for _ in range(draws)]).numpy()
     probs = torch.softmax(z / info.temperatures, -1)
     theirs, kept, ids, _ = top_k_top_p_min_p_sampling_from_probs_torch(
-        probs, info.top_ks, info.top_ps, info.min_ps, True, None, torch.zeros(ROWS), return_filtered_probs=True
+        probs,
+        info.top_ks,
+        info.top_ps,
+        info.min_ps,
+        True,
+        None,
+        torch.zeros(ROWS),
+        return_filtered_probs=True,
     )
     assert theirs.shape == (ROWS,)
     for row in range(ROWS):

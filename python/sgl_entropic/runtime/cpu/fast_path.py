@@ -18,6 +18,7 @@ from sgl_entropic.runtime.cpu.decoder import FusedDecoder, UnfusableError
 from sgl_entropic.runtime.cpu.head_statistics import HeadStatistics
 from sgl_entropic.runtime.cpu.seam_rows import verify_cpu
 from sgl_entropic.runtime.cpu.weights import Packing, WeightsMode, pack_model
+from sgl_entropic.sampling.temperature_control import ControlRows, Solution
 from sgl_entropic_kernels.native import library
 
 logger = logging.getLogger(__name__)
@@ -32,6 +33,9 @@ class FastPath:
         reason: why it does, else empty.
         statistics: row statistics of the LM head.
         drawn_rows: rows drawn by :mod:`.sampling` in place of SGLang's sampler.
+        seeded_rows: those among them whose random number came from the request's seed.
+        pending_seeds: seeds of the step whose forward pass is about to begin.
+        seeds: seeds of the step that is being sampled.
     """
 
     def __init__(self, model: torch.nn.Module, mode: WeightsMode) -> None:
@@ -46,6 +50,9 @@ class FastPath:
         self.backend: PagedCpuAttnBackend | None = None
         self.reason = ""
         self.drawn_rows = 0
+        self.seeded_rows = 0
+        self.pending_seeds: tuple[int | None, ...] | None = None
+        self.seeds: tuple[int | None, ...] | None = None
         try:
             self.decoder = FusedDecoder(model)
         except UnfusableError as error:
@@ -79,12 +86,27 @@ class FastPath:
         return sampling.drawable(logits, sampling_info)
 
     def draw(
-        self, logits: torch.Tensor, sampling_info: Any, own: torch.Tensor | None, *, measured: bool
+        self,
+        logits: torch.Tensor,
+        sampling_info: Any,
+        own: torch.Tensor | None,
+        *,
+        measured: bool,
+        positions: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """See :func:`.sampling.draw`."""
+        """See :func:`.sampling.draw`; with the seeds of the step at hand."""
         self.drawn_rows += logits.shape[0]
         self.statistics.recalled += own is not None
-        return sampling.draw(logits, sampling_info, own, measured=measured)
+        seeds = self.seeds
+        if seeds is not None:
+            self.seeded_rows += sum(seed is not None for seed in seeds)
+        return sampling.draw(logits, sampling_info, own, measured=measured, seeds=seeds, positions=positions)
+
+    def solve_log_temperature(
+        self, logits: torch.Tensor, rows: ControlRows, start_log_temperature: torch.Tensor
+    ) -> Solution:
+        """See :func:`.sampling.solve_log_temperature`."""
+        return sampling.solve_log_temperature(logits, rows, start_log_temperature)
 
     def state(self) -> dict[str, Any]:
         """For ``/server_info``."""
@@ -103,6 +125,7 @@ class FastPath:
             "paged_attention_calls": backend.paged_calls if backend else 0,
             "native_attention_calls": backend.native_calls if backend else 0,
             "drawn_rows": self.drawn_rows,
+            "seeded_rows": self.seeded_rows,
             "process_start": multiprocessing.get_start_method(allow_none=True),
             "head_statistics_recalled": self.statistics.recalled,
         }

@@ -7,10 +7,14 @@ number a row, and a cut only the entries that can survive it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from sgl_entropic.runtime.seeds import overwrite
+from sgl_entropic.sampling import temperature_control
+from sgl_entropic.sampling.temperature_control import ControlRows, Solution
 from sgl_entropic_kernels.native import READINGS, library
 
 
@@ -26,8 +30,42 @@ def drawable(logits: torch.Tensor, sampling_info: Any) -> bool:
     )
 
 
+def solve_log_temperature(
+    logits: torch.Tensor, rows: ControlRows, start_log_temperature: torch.Tensor
+) -> Solution:
+    """``temperature_control.solve_log_temperature`` by the compiled kernel; other dtypes and layouts are left to that one.
+
+    Every row is looked at; those of another mode or not controlled get the readings at their start.
+    """
+    if logits.dtype != torch.float32 or not logits.is_contiguous() or logits.device.type != "cpu":
+        return temperature_control.solve_log_temperature(logits, rows, start_log_temperature)
+    asked = rows.controlled & (rows.mode == temperature_control.EXACT) & rows.target_nats.isfinite()
+    start = start_log_temperature.float()
+    lowest = torch.where(asked, rows.min_log_temperature, start)
+    highest = torch.where(asked, rows.max_log_temperature, start)
+    target = torch.where(asked, rows.target_nats, 0.0)
+    results = torch.empty(3, logits.shape[0])
+    library().solve_temperature(logits, target, start, lowest, highest, results)
+    log_temperature, entropy_nats, varentropy = results
+    missed = (entropy_nats - target).abs() > temperature_control.SOLVE_TOLERANCE_NATS
+    return Solution(
+        log_temperature=torch.where(
+            asked & log_temperature.isfinite(), log_temperature, start_log_temperature
+        ),
+        entropy_nats=entropy_nats.nan_to_num(nan=0.0),
+        varentropy=varentropy.nan_to_num(nan=0.0),
+        saturated=asked & missed & ((log_temperature <= lowest) | (log_temperature >= highest)),
+    )
+
+
 def draw(
-    logits: torch.Tensor, sampling_info: Any, own: torch.Tensor | None = None, *, measured: bool = True
+    logits: torch.Tensor,
+    sampling_info: Any,
+    own: torch.Tensor | None = None,
+    *,
+    measured: bool = True,
+    seeds: Sequence[int | None] | None = None,
+    positions: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Tokens ``[B]`` int32 and, if ``measured``, the readings ``[5, B]`` named by :data:`READINGS`.
 
@@ -39,10 +77,14 @@ def draw(
         sampling_info: SGLang's sampling parameters of the batch.
         own: ``[B, 4]`` statistics of the logits, if they are at hand.
         measured: whether the readings are wanted.
+        seeds: of the rows, ``None`` for one without.
+        positions: ``[B]``, of the last known tokens; needed with ``seeds``.
     """
     rows = logits.shape[0]
     greedy = sampling_info.is_all_greedy
     uniforms = (torch.zeros if greedy else torch.rand)(rows, dtype=torch.float64)
+    if seeds is not None and not greedy:
+        overwrite(uniforms, seeds, positions)
     tokens = torch.empty(rows, dtype=torch.int32)
     readings = torch.empty(len(READINGS), rows) if measured else None
     library().draw(

@@ -1,0 +1,132 @@
+"""Which requests sample at a target entropy, and how; decided once for each request, in the scheduler process."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sgl_entropic.config.model import SamplingConfig
+from sgl_entropic.errors import ConfigError, RequestParameterError
+from sgl_entropic.feedback.stability import Mode, require_stable
+from sgl_entropic.request_params.parameters import AUTO, HOW, OFF, RequestParams
+
+Actuator = Literal["temperature", "min_p"]
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """How one request is steered.
+
+    Attributes:
+        target_nats: entropy to sample at; ``None`` is that of the request's own prompt.
+        mode: ``exact``, ``newton`` or ``fixed``.
+        gain: step of the latter two.
+        actuator: what is moved.
+        low: natural logarithm of the least temperature's share of the request's own.
+        high: of the largest one's.
+    """
+
+    target_nats: float | None
+    mode: Mode
+    gain: float
+    actuator: Actuator
+    low: float
+    high: float
+
+
+def control_of(params: RequestParams, defaults: SamplingConfig) -> Control | None:
+    """What ``params`` ask for over the server's ``defaults``; ``None`` leaves the temperature alone."""
+    target = defaults.target_nats if params.target_entropy_nats is None else params.target_entropy_nats
+    if target is None or target == OFF:
+        return None
+    return Control(
+        target_nats=None if target == AUTO else float(target),
+        mode=params.sampling_mode or defaults.mode,  # type: ignore[arg-type]
+        gain=defaults.gain if params.sampling_gain is None else float(params.sampling_gain),
+        actuator=params.sampling_actuator or defaults.actuator,  # type: ignore[arg-type]
+        low=math.log(params.min_temperature_scale or defaults.min_temperature_scale),
+        high=math.log(params.max_temperature_scale or defaults.max_temperature_scale),
+    )
+
+
+def check_control(
+    params: RequestParams,
+    defaults: SamplingConfig,
+    sampling: dict[str, Any],
+    vocab_size: int,
+    *,
+    prompts: bool,
+) -> None:
+    """Refuse what contradicts itself or cannot be stable.
+
+    Args:
+        params: the request's parameters.
+        defaults: the server's.
+        sampling: SGLang's sampling parameters as the client sent them.
+        vocab_size: of the model.
+        prompts: whether this server keeps the entropies of prompts.
+
+    Raises:
+        RequestParameterError: naming the key and what is accepted.
+    """
+    asked = [name for name in HOW if getattr(params, name) is not None]
+    control = control_of(params, defaults)
+    if control is None:
+        if asked:
+            raise RequestParameterError(
+                f"{asked[0]} = {getattr(params, asked[0])!r} says how to follow a target entropy, and there is none; "
+                "give target_entropy_nats too"
+            )
+        return
+    if control.target_nats is None and not prompts:
+        raise RequestParameterError(
+            f"target_entropy_nats = {AUTO!r} needs the entropies of prompts, and this server runs with "
+            "--entropic-telemetry off or --entropic-telemetry-prompt-surprisal off; accepted: a number"
+        )
+    own = params.target_entropy_nats is not None
+    temperature = sampling.get("temperature")
+    if own and isinstance(temperature, int | float) and 0 <= temperature < 1e-6:
+        raise RequestParameterError(
+            f"target_entropy_nats = {params.target_entropy_nats!r} contradicts temperature = {temperature}, which always "
+            "takes the likeliest token; accepted: a temperature above 0"
+        )
+    if own and sampling.get("top_k") == 1:
+        raise RequestParameterError(
+            f"target_entropy_nats = {params.target_entropy_nats!r} contradicts top_k = 1, which always takes the likeliest "
+            "token; accepted: another top_k"
+        )
+    _check_mode(control, "sampling_actuator", "sampling_mode")
+    try:
+        require_stable(control.mode, control.gain, vocab_size)
+    except ConfigError as error:
+        raise RequestParameterError(str(error).replace("sampling.gain", "sampling_gain")) from None
+
+
+def check_defaults(defaults: SamplingConfig, vocab_size: int, *, prompts: bool) -> None:
+    """Refuse a server's own setting that cannot work.
+
+    Raises:
+        ConfigError: naming the setting and what is accepted.
+    """
+    control = control_of(RequestParams(), defaults)
+    if control is None:
+        return
+    if control.target_nats is None and not prompts:
+        raise ConfigError(
+            "sampling.target_nats = auto needs the entropies of prompts; expected telemetry.enabled and "
+            "telemetry.prompt_surprisal on, or a number"
+        )
+    try:
+        _check_mode(control, "sampling.actuator", "sampling.mode")
+    except RequestParameterError as error:
+        raise ConfigError(str(error)) from None
+    require_stable(control.mode, control.gain, vocab_size)
+
+
+def _check_mode(control: Control, actuator: str, mode: str) -> None:
+    if control.actuator == "min_p" and control.mode != "exact":
+        raise RequestParameterError(
+            f"{mode} = {control.mode!r} contradicts {actuator} = 'min_p', whose entropy falls in steps and has no slope; "
+            "accepted: exact"
+        )

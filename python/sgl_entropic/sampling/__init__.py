@@ -1,0 +1,1 @@
+"""Sampling at a target entropy: the controllers as tensors of rows, without SGLang."""
