@@ -108,6 +108,10 @@ def draw(
     tokens: Any,
     readings: Floats | None = None,
     own: Floats | None = None,
+    controls: Floats | None = None,
+    places: Indices | None = None,
+    state: Floats | None = None,
+    steered: Floats | None = None,
 ) -> None: ...
 
 # ``results`` [3, rows]: ln T in [``lowest``, ``highest``] whose entropy is nearest to the target, entropy, varentropy.

@@ -3,6 +3,8 @@
 
 #include <nanobind/stl/optional.h>
 
+#include <vector>
+
 #include "bindings.h"
 #include "bindings_checks.h"
 
@@ -28,14 +30,29 @@ void check_logits(const Matrix& logits) {
   require_memory(logits);
 }
 
+void check_controls(const Matrix& controls) {
+  const size_t rows = controls.shape(1);
+  const auto at = [&](sge::Control which, size_t r) { return controls.data()[static_cast<size_t>(which) * rows + r]; };
+  for (size_t r = 0; r < rows; ++r) {
+    const float mode = at(sge::kMode, r);
+    require(mode == sge::kNotSteered || mode == sge::kFixed || mode == sge::kNewton || mode == sge::kExactly,
+            "controls[2] must be -1, 0, 1 or 2");
+    require(std::isfinite(at(sge::kGain, r)), "controls[1] must be finite");
+    require(std::isfinite(at(sge::kLow, r)) && std::isfinite(at(sge::kHigh, r)) && at(sge::kLow, r) <= at(sge::kHigh, r),
+            "controls[3] and controls[4] must be finite and in order");
+  }
+}
+
 void draw(const Matrix& logits, const Row<float>& temperatures, const Row<int32_t>& top_ks, const Row<float>& top_ps,
           const Row<float>& min_ps, const Row<double>& uniforms, const Array<int32_t, nb::ndim<1>>& tokens,
-          const std::optional<MatrixOut>& readings, const std::optional<Matrix>& own) {
+          const std::optional<MatrixOut>& readings, const std::optional<Matrix>& own, const std::optional<Matrix>& controls,
+          const std::optional<Indices>& places, const std::optional<MatrixOut>& state,
+          const std::optional<MatrixOut>& steered) {
   check_logits(logits);
   const size_t rows = logits.shape(0);
-  check_rows(temperatures, rows, "temperatures", "finite and above 0", [](float t) { return std::isfinite(t) && t > 0; });
+  check_rows(temperatures, rows, "temperatures", "above 0", [](float t) { return t > 0; });
   check_rows(top_ks, rows, "top_ks", "at least 1", [](int32_t k) { return k >= 1; });
-  check_rows(top_ps, rows, "top_ps", "above 0 and at most 1", [](float p) { return p > 0 && p <= 1; });
+  check_rows(top_ps, rows, "top_ps", "0 to 1", [](float p) { return p >= 0 && p <= 1; });
   check_rows(min_ps, rows, "min_ps", "0 to 1", [](float p) { return p >= 0 && p <= 1; });
   check_rows(uniforms, rows, "uniforms", "at least 0 and below 1", [](double u) { return u >= 0 && u < 1; });
   require(tokens.shape(0) == rows, "tokens must be [rows]");
@@ -50,11 +67,29 @@ void draw(const Matrix& logits, const Row<float>& temperatures, const Row<int32_
     require(own->shape(0) == rows && own->shape(1) == sge::kStatistics, "own must be [rows, 4]");
     require_memory(*own);
   }
+  std::vector<int64_t> at;
+  sge::Steering steering{};
+  if (controls) {
+    require(readings && places && state && steered, "controls, places, state, steered and readings come together");
+    require(controls->shape(0) == sge::kControls && controls->shape(1) == rows,
+            "controls must be [" + std::to_string(sge::kControls) + ", rows]");
+    require(state->shape(0) == 2, "state must be [2, places]");
+    require(steered->shape(0) == sge::kSteered && steered->shape(1) == rows,
+            "steered must be [" + std::to_string(sge::kSteered) + ", rows]");
+    require(places->shape(0) == rows, "places must be [rows]");
+    require_memory(*controls, *state, *steered);
+    require_apart(logits, *steered);
+    require_apart(logits, *state);
+    at = in_range(*places, static_cast<int64_t>(state->shape(1)), "places");
+    check_controls(*controls);
+    steering = {controls->data(), at.data(), state->data(), static_cast<int64_t>(state->shape(1)), steered->data()};
+  }
   const int count = as_int(rows, "rows"), n = as_int(logits.shape(1), "columns");
   Unlocked unlocked;
   sge::draw(logits.data(), count, n,
             {temperatures.data(), top_ks.data(), top_ps.data(), min_ps.data(), uniforms.data()},
-            own ? own->data() : nullptr, tokens.data(), readings ? readings->data() : nullptr);
+            own ? own->data() : nullptr, controls ? &steering : nullptr, tokens.data(),
+            readings ? readings->data() : nullptr);
 }
 
 void solve_temperature(const Matrix& logits, const Row<float>& targets, const Row<float>& starts,
@@ -80,7 +115,9 @@ void solve_temperature(const Matrix& logits, const Row<float>& targets, const Ro
 void add_sampling(nb::module_& m) {
   m.def("draw", &draw, "logits"_a.noconvert(), "temperatures"_a.noconvert(), "top_ks"_a.noconvert(),
         "top_ps"_a.noconvert(), "min_ps"_a.noconvert(), "uniforms"_a.noconvert(), "tokens"_a.noconvert(),
-        "readings"_a.noconvert() = nb::none(), "own"_a.noconvert() = nb::none());
+        "readings"_a.noconvert() = nb::none(), "own"_a.noconvert() = nb::none(),
+        "controls"_a.noconvert() = nb::none(), "places"_a.noconvert() = nb::none(), "state"_a.noconvert() = nb::none(),
+        "steered"_a.noconvert() = nb::none());
   m.def("solve_temperature", &solve_temperature, "logits"_a.noconvert(), "targets"_a.noconvert(),
         "starts"_a.noconvert(), "lowest"_a.noconvert(), "highest"_a.noconvert(), "results"_a.noconvert());
 }

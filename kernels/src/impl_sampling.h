@@ -19,8 +19,9 @@ float row_max(const float* x, int n) {
   const int whole = n / kWidth * kWidth;
   float m = -INFINITY;
   if (whole > 0) {
-    F16 top = load(x);
-    for (int i = kWidth; i < whole; i += kWidth) top = max(top, load(x + i));
+    F16 top = set1(m);
+    // What is on the right stays where the other is NaN: it is passed over here, and shows in the sums.
+    for (int i = 0; i < whole; i += kWidth) top = max(load(x + i), top);
     m = largest(top);
   }
   for (int i = whole; i < n; ++i) m = std::max(m, x[i]);
@@ -128,6 +129,7 @@ int draw_cut(const float* weights, int n, double mass, const RowCut& cut) {
   for (; kept < most && (kept == 0 || (sum <= cut.top_p * mass && all[kept].first >= cut.min_p)); ++kept) {
     sum += all[kept].first;
   }
+  if (kept == 0) return 0;
   double left = cut.uniform * sum;
   for (size_t i = 0; i + 1 < kept; ++i) {
     if ((left -= all[i].first) < 0) return all[i].second;
@@ -135,8 +137,100 @@ int draw_cut(const float* weights, int n, double mass, const RowCut& cut) {
   return all[kept - 1].second;
 }
 
-void draw_row(const float* x, int n, const RowCut& cut, Drawn& out) {
+// A row's weights at one temperature, in scratch, and what their sums say.
+struct Weighed {
+  const float* x;
+  int n;
+  float m;
+  float* weights;
+  std::vector<double>& before;  // mass before each block; the last one is the whole
+
+  void at(double log_temperature, Moments& to) { scaled(static_cast<float>(std::exp(-log_temperature)), to); }
+
+  void scaled(float inverse, Moments& to) {
+    const int blocks = (n + kDrawBlock - 1) / kDrawBlock;
+    before.resize(static_cast<size_t>(blocks) + 1);
+    double sums[3] = {0, 0, 0};
+    for (int b = 0; b < blocks; ++b) {
+      before[static_cast<size_t>(b)] = sums[0];
+      add_weights_of(x, b * kDrawBlock, std::min(n, (b + 1) * kDrawBlock), m, inverse, weights, sums);
+    }
+    before[static_cast<size_t>(blocks)] = sums[0];
+    to.max = m;
+    moments(sums, to);
+  }
+
+  int token(const RowCut& cut) const {
+    const double mass = before.back();
+    if (cut.top_k < n || cut.top_p < 1.0f || cut.min_p > 0.0f) return draw_cut(weights, n, mass, cut);
+    const double at = cut.uniform * mass;
+    auto block = static_cast<int>(std::upper_bound(before.begin() + 1, before.end(), at) - before.begin()) - 1;
+    // A block of no weight is passed by; the last one that has any ends the search, should rounding reach the total.
+    for (block = std::min(block, static_cast<int>(before.size()) - 2); block >= 0; --block) {
+      const int found = pick(weights, block * kDrawBlock, std::min(n, (block + 1) * kDrawBlock), at - before[static_cast<size_t>(block)]);
+      if (found >= 0) return found;
+    }
+    return 0;
+  }
+};
+
+// u as a cubic of the entropy through two points with their slopes, 1 / varentropy each.
+double between(double u0, const Moments& at0, double u1, const Moments& at1, double target) {
+  const double h = at1.entropy - at0.entropy, t = (target - at0.entropy) / h, s = 1 - t;
+  return s * s * (1 + 2 * t) * u0 + t * s * s * h / at0.varentropy + t * t * (3 - 2 * t) * u1 - t * t * s * h / at1.varentropy;
+}
+
+// ln T in [lowest, highest] whose entropy is nearest to the target. Entropy rises with ln T (its slope is the varentropy):
+// Newton's step first, then the cubic through the last two points; halving where these leave the bracket. `evaluate`
+// is called last at the answer. A row whose entropy no temperature changes keeps its start.
+template <class Evaluate>
+double search_temperature(double target, double start, double lowest, double highest, Moments& at, const Evaluate& evaluate) {
+  constexpr int kSteps = 24;
+  constexpr double kTolerance = 5e-4;  // nats
+  constexpr double kForced = 1e-9;     // varentropy of a row with one legal token, or of equal ones
+  double low = lowest, high = highest, u = std::min(std::max(start, low), high), last_u = u;
+  Moments last{};
+  for (int step = 0;; ++step) {
+    evaluate(u, at);
+    const double excess = at.entropy - target;
+    if (!(std::fabs(excess) > kTolerance) || step == kSteps) return u;  // or NaN
+    if (step == 0 && at.varentropy < kForced) {
+      // Either no temperature changes this row, or it is too cold to tell.
+      Moments warm{};
+      evaluate(high, warm);
+      if (warm.entropy - at.entropy > kTolerance) {
+        last = at, last_u = u, low = u;
+        u = high;
+        continue;
+      }
+      evaluate(u, at);
+      return u;
+    }
+    (excess > 0 ? high : low) = u;
+    double next = u - excess / std::max(at.varentropy, 1e-12);
+    if (step > 0 && at.varentropy > 1e-6 && last.varentropy > 1e-6 && std::fabs(at.entropy - last.entropy) > 1e-9) {
+      const double cubic = between(last_u, last, u, at, target);
+      if (cubic > low && cubic < high) next = cubic;
+    }
+    last = at, last_u = u;
+    // Beyond an end that has not been tried, the end itself; between the ends, halfway.
+    if (next <= lowest && low == lowest && u != lowest) {
+      u = lowest;
+    } else if (next >= highest && high == highest && u != highest) {
+      u = highest;
+    } else if (next > low && next < high) {
+      u = next;
+    } else if (high - low < 1e-7) {
+      return u;
+    } else {
+      u = 0.5 * (low + high);
+    }
+  }
+}
+
+void draw_row(const float* x, int n, const RowCut& cut, const RowSearch& search, Drawn& out) {
   const float m = out.sampled.max = row_max(x, n);
+  out.log_temperature = std::log(cut.temperature);
   if (!std::isfinite(m) || cut.top_k == 1) {
     auto left = cut.top_k == 1 || m != INFINITY ? 0 : static_cast<int64_t>(cut.uniform * std::count(x, x + n, m));
     const auto* found = std::find_if(x, x + n, [&](float y) { return y == m && left-- == 0; });
@@ -146,61 +240,26 @@ void draw_row(const float* x, int n, const RowCut& cut, Drawn& out) {
     if (cut.top_k == 1 && m == INFINITY) out.sampled.entropy = 0.0;
     return;
   }
-  float* weights = scratch(static_cast<size_t>(n), 5);
-  const int blocks = (n + kDrawBlock - 1) / kDrawBlock;
   thread_local std::vector<double> before;
-  before.resize(static_cast<size_t>(blocks) + 1);
-  double sums[3] = {0, 0, 0};
-  for (int b = 0; b < blocks; ++b) {
-    before[static_cast<size_t>(b)] = sums[0];
-    add_weights_of(x, b * kDrawBlock, std::min(n, (b + 1) * kDrawBlock), m, 1.0f / cut.temperature, weights, sums);
+  Weighed row{x, n, m, scratch(static_cast<size_t>(n), 5), before};
+  if (search.how == Search::kExact) {
+    const double u = search_temperature(search.target, out.log_temperature, search.lowest, search.highest, out.sampled,
+                                        [&](double at, Moments& to) { row.at(at, to); });
+    out.log_temperature = static_cast<float>(u);
+  } else {
+    row.scaled(1.0f / cut.temperature, out.sampled);
   }
-  before[static_cast<size_t>(blocks)] = sums[0];
-  moments(sums, out.sampled);
-  if (cut.top_k < n || cut.top_p < 1.0f || cut.min_p > 0.0f) {
-    out.token = draw_cut(weights, n, sums[0], cut);
-    return;
-  }
-  const double at = cut.uniform * sums[0];
-  int block = static_cast<int>(std::upper_bound(before.begin() + 1, before.end(), at) - before.begin()) - 1;
-  // A block of no weight is passed by; the last one that has any ends the search, should rounding reach the total.
-  for (block = std::min(block, blocks - 1); block >= 0; --block) {
-    out.token = pick(weights, block * kDrawBlock, std::min(n, (block + 1) * kDrawBlock), at - before[static_cast<size_t>(block)]);
-    if (out.token >= 0) return;
-  }
-  out.token = 0;
+  out.token = row.token(cut);
 }
 
-// Entropy rises with temperature (dH / d ln T = varentropy): Newton's step on ln T, halving where it leaves the bracket.
 void solve_row(const float* x, int n, float target, float start, float lowest, float highest, Solved& out) {
-  constexpr int kSteps = 24;
-  constexpr double kTolerance = 2e-4;  // nats
-  constexpr double kForced = 1e-9;     // varentropy of a row with one legal token, or of equal ones
   const float m = row_max(x, n);
-  double low = lowest, high = highest, u = std::min(std::max(static_cast<double>(start), low), high);
-  out.log_temperature = static_cast<float>(u);
+  out.log_temperature = std::min(std::max(start, lowest), highest);
   if (!std::isfinite(m)) return limit(x, n, m, out.at);
-  for (int step = 0; step < kSteps; ++step) {
-    out.log_temperature = static_cast<float>(u);
-    tempered_from(x, n, m, static_cast<float>(std::exp(-u)), out.at);
-    const double excess = out.at.entropy - target;
-    if (!(std::fabs(excess) > kTolerance)) return;  // or NaN
-    if (step == 0 && out.at.varentropy < kForced) return;
-    (excess > 0 ? high : low) = u;
-    const double next = u - excess / std::max(out.at.varentropy, 1e-12);
-    // Beyond an end that has not been tried, the end itself; between the ends, halfway where Newton's step leaves.
-    if (next <= lowest && low == lowest && u != lowest) {
-      u = lowest;
-    } else if (next >= highest && high == highest && u != highest) {
-      u = highest;
-    } else if (next > low && next < high) {
-      u = next;
-    } else if (high - low < 1e-7) {
-      return;
-    } else {
-      u = 0.5 * (low + high);
-    }
-  }
+  out.log_temperature = static_cast<float>(
+      search_temperature(target, start, lowest, highest, out.at, [&](double u, Moments& to) {
+        tempered_from(x, n, m, static_cast<float>(std::exp(-u)), to);
+      }));
 }
 
 }  // namespace

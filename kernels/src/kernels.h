@@ -46,6 +46,10 @@ struct Moments {
   double varentropy;
 };
 
+// Where a row's temperature comes from: kOwn leaves it alone, kExact finds the one with the target entropy (nats) between
+// two ends of ln T.
+enum class Search { kOwn, kExact };
+
 struct RowCut {
   float temperature;
   int top_k;
@@ -54,8 +58,15 @@ struct RowCut {
   double uniform;
 };
 
+struct RowSearch {
+  Search how;
+  float target;
+  float lowest, highest;
+};
+
 struct Drawn {
   int token;
+  float log_temperature;  // of the draw
   Moments sampled;  // of what the temperature makes of the row, before the cuts; 0 where the row is greedy
 };
 
@@ -93,7 +104,7 @@ struct Kernels {
                        const int64_t* slots, int first, int tokens, float* out, int ldo, float* lse);
   // Moments of x / T; inverse: 1 / T.
   void (*tempered)(const float* x, int n, float inverse, Moments& to);
-  void (*draw_row)(const float* x, int n, const RowCut& cut, Drawn& out);
+  void (*draw_row)(const float* x, int n, const RowCut& cut, const RowSearch& search, Drawn& out);
   void (*solve_row)(const float* x, int n, float target, float start, float lowest, float highest, Solved& out);
 };
 

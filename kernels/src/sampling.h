@@ -21,10 +21,30 @@ struct Cuts {
 constexpr int kReadings = 5;
 enum Reading { kEntropy, kVarentropy, kSurprisal, kSampledEntropy, kSampledVarentropy };
 
+// Entropy-stabilised sampling of some rows. controls [5, rows]: target (nats; NaN: the row's own in `state`), gain, mode,
+// and the ends of ln T relative to the row's own temperature. state [2, places]: ln T of each request's next token, and the
+// target that its prompt gave; row r has place places[r], and its ln T is written.
+constexpr int kControls = 5;
+enum Control { kTarget, kGain, kMode, kLow, kHigh };
+enum Mode { kNotSteered = -1, kFixed = 0, kNewton = 1, kExactly = 2 };
+
+// steered [4, rows]: ln T of the draw and of the next token, whether the target was out of reach (0 or 1), the target.
+constexpr int kSteered = 4;
+
+struct Steering {
+  const float* controls;
+  const int64_t* places;
+  float* state;
+  int64_t state_stride;
+  float* steered;
+};
+
 // tokens [rows]; readings [kReadings, rows] or null. own [rows, 4] (statistics of lm_head) or null: then they are
 // computed, as they are where they are not finite. Entropy, varentropy and surprisal are of softmax(logits); the sampled ones of softmax(logits / temperature), before
 // top-k, top-p and min-p cut it. Rows that are no distribution read NaN. logits are not written.
-void draw(const float* logits, int rows, int n, const Cuts& cuts, const float* own, int32_t* tokens, float* readings);
+// steering: or null.
+void draw(const float* logits, int rows, int n, const Cuts& cuts, const float* own, const Steering* steering,
+          int32_t* tokens, float* readings);
 
 // The temperature in [lowest, highest] whose entropy is nearest to target (nats), per row; a row whose entropy no
 // temperature changes keeps its start. results [3, rows]: ln T, entropy and varentropy at T.

@@ -150,6 +150,9 @@ DEADLY: list[tuple[dict[str, Any], str]] = [
     ({"input_ids": [1, 999_999], "sampling_params": SMALL}, "999999"),
     ({"input_ids": [1, -2], "sampling_params": SMALL}, "-2"),
     ({"text": "Hi", "sampling_params": {**SMALL, "top_k": 2**40}}, str(2**40)),
+    ({"text": "Hi", "sampling_params": {**SMALL, "top_k": 1e20}}, "1e+20"),
+    ({"text": "Hi", "sampling_params": {**SMALL, "temperature": 1e39}}, "0 to 1e+06"),
+    ({"text": "Hi", "sampling_params": {**SMALL, "top_p": 1e-46}}, "1e-30 to 1"),
     ({"text": "Hi", "sampling_params": {**SMALL, "n": 10**7}}, str(10**7)),
     (
         {"text": "Hi", "sampling_params": {**SMALL, "min_new_tokens": 1, "stop_token_ids": [10**9]}},
@@ -161,8 +164,8 @@ DEADLY: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("body", "named"), DEADLY, ids=range(len(DEADLY)))
-def test_what_ends_a_stock_scheduler_is_refused(server: Server, body: dict[str, Any], named: str) -> None:
-    """Each of these stops a stock server with all its requests; here it is a 400, also in a stream of errors."""
+def test_what_ends_a_scheduler_is_refused(server: Server, body: dict[str, Any], named: str) -> None:
+    """What no tensor holds, most of which stops a stock server; here it is a 400, also in a stream of errors."""
     response = httpx.post(server.url + "/generate", json=body, timeout=120)
     assert response.status_code == 400
     assert named in response.text

@@ -58,6 +58,7 @@ def main() -> None:
     cuts = [Cut(0.8), Cut(1.0, top_k=1), Cut(1.3, 40, 0.9, 0.02), Cut(0.5, top_p=0.99)]
     for seed, kind in enumerate(sampling.KINDS):
         sampling.check_draw(native, kind, cuts, 2500, seed)
+        sampling.check_steer(native, kind, cuts, ["exact", "newton", "fixed", "off"], 2500, seed)
         sampling.check_solve(native, kind, 3, 2500, (-0.7, 0.7), seed)
         sampling.check_rows_do_not_matter(native, kind, cuts, 1100, seed)
     sys.stdout.write(native.isa())

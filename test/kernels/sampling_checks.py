@@ -158,3 +158,90 @@ def check_solve(
             truth.entropy_nats,
             wanted,
         )
+
+
+MODES = {"off": -1, "fixed": 0, "newton": 1, "exact": 2}
+
+
+def steer(
+    native: ModuleType,
+    logits: Array,
+    cuts: list[Cut],
+    uniforms: Array,
+    controls: Array,
+    places: Array,
+    state: Array,
+) -> tuple[Array, Array, Array]:
+    """Tokens, readings and what was steered; ``state`` is written."""
+    rows = len(cuts)
+    tokens, readings = np.full(rows, -1, np.int32), np.full((5, rows), np.nan, np.float32)
+    steered = np.full((4, rows), np.nan, np.float32)
+    column = {name: [getattr(cut, name) for cut in cuts] for name in Cut._fields}
+    native.draw(
+        logits,
+        np.array(column["temperature"], np.float32),
+        np.array(column["top_k"], np.int32),
+        np.array(column["top_p"], np.float32),
+        np.array(column["min_p"], np.float32),
+        np.asarray(uniforms, np.float64),
+        tokens,
+        readings,
+        None,
+        controls.astype(np.float32),
+        places.astype(np.int64),
+        state,
+        steered,
+    )
+    return tokens, readings, steered
+
+
+def check_steer(native: ModuleType, kind: str, cuts: list[Cut], modes: list[str], n: int, seed: int) -> None:
+    """Temperatures are the law's, from float64 entropies; the token is drawn at them; rows not steered keep their bits."""
+    rng, rows = generator(seed + 5), len(cuts)
+    logits = rows_of(kind, rows, n, seed)
+    uniforms = generator(seed + 1).random(rows)
+    targets = (rng.random(rows) * (math.log(n) + 0.5)).astype(np.float32)
+    gains = (rng.random(rows) * 0.5).astype(np.float32)
+    controls = np.stack(
+        (targets, gains, [MODES[mode] for mode in modes], np.full(rows, -0.7), np.full(rows, 0.7))
+    ).astype(np.float32)
+    places = rng.permutation(rows + 3)[:rows]
+    own = np.log(np.array([cut.temperature for cut in cuts], np.float32))
+    state = np.zeros((2, rows + 3), np.float32)
+    state[0, places] = own + (rng.random(rows).astype(np.float32) - 0.5)
+    before = state.copy()
+    # A target of NaN is the one that lies in the state.
+    state[1, places[0]], controls[0, 0] = targets[0], np.nan
+    plain_tokens, plain_readings = draw(native, logits, cuts, uniforms)
+    tokens, readings, steered = steer(native, logits, cuts, uniforms, controls, places, state)
+    for r, (row, cut, mode) in enumerate(zip(logits, cuts, modes, strict=True)):
+        used, following, saturated, target = steered[:, r].tolist()
+        place = places[r]
+        if mode == "off" or cut.top_k == 1:
+            check_same_bits(tokens[r : r + 1], plain_tokens[r : r + 1])
+            check_same_bits(np.ascontiguousarray(readings[:, r]), np.ascontiguousarray(plain_readings[:, r]))
+            assert state[0, place] == before[0, place]
+            assert saturated == 0.0
+            continue
+        assert target == targets[r]
+        low, high = float(own[r] - np.float32(0.7)), float(own[r] + np.float32(0.7))
+        at = reference.one_row(row, math.exp(used))
+        check_close(readings[3:, r], np.array([at.entropy_nats, at.varentropy]), _size(at.varentropy))
+        _check_token(row, cut._replace(temperature=math.exp(used)), float(uniforms[r]), int(tokens[r]))
+        if mode == "exact":
+            wanted = min(
+                max(target, reference_sampling.entropy_at(row, low)), reference_sampling.entropy_at(row, high)
+            )
+            assert abs(at.entropy_nats - wanted) <= 1e-3 + 1e-6 * at.varentropy
+            assert low - 1e-6 <= used <= high + 1e-6
+            assert following == used == state[0, place]
+            continue
+        assert used == before[0, place]
+        slope = max(at.varentropy, 0.1) if mode == "newton" else 1.0
+        expected = min(max(used - float(gains[r]) * (at.entropy_nats - target) / slope, low), high)
+        if reference.one_row(row).varentropy < 0.0099:
+            expected = used
+        elif reference.one_row(row).varentropy < 0.0101:
+            continue
+        assert abs(following - expected) <= 1e-4 * (1 + at.varentropy)
+        assert following == state[0, place]

@@ -123,6 +123,34 @@ def test_rows_that_are_not_ordinary(
         assert readings[2] == pytest.approx(entropy, rel=1e-6)
 
 
+@pytest.mark.parametrize("temperature", [1e-45, 1e-38, 1e38, math.inf])
+@pytest.mark.parametrize("top_p", [1.0, 0.0, 1e-40])
+def test_temperatures_at_the_ends_of_float32(native: ModuleType, temperature: float, top_p: float) -> None:
+    """A client can ask for them: the coldest takes the likeliest token, the hottest any, and nothing breaks."""
+    logits = np.array([[0.0, 1.0, -1.0, -math.inf]] * 30, np.float32)
+    cuts = [Cut(temperature, top_p=top_p)] * 30
+    tokens, readings = checks.draw(native, logits, cuts, (np.arange(30) + 0.5) / 30)
+    if temperature < 1 or top_p < 0.5:
+        assert set(tokens.tolist()) == ({1} if temperature < 1 else {0})
+    else:
+        assert set(tokens.tolist()) == {0, 1, 2}
+    assert np.isfinite(readings).all()
+
+
+def test_a_cold_row_is_warmed(native: ModuleType) -> None:
+    """One token ahead of all others by nine: at its own temperature no other has any weight, further up the target is met."""
+    logits = np.zeros((1, 1000), np.float32)
+    logits[0, 3] = 9.0
+    for own in (0.05, 0.1, 0.3):
+        controls = np.array([[1.0], [0.0], [2.0], [-0.7], [math.log(20 / own)]], np.float32)
+        state = np.zeros((2, 1), np.float32)
+        _, _, steered = checks.steer(
+            native, logits, [Cut(own)], np.array([0.5]), controls, np.array([0]), state
+        )
+        assert reference_sampling.entropy_at(logits[0], float(steered[0, 0])) == pytest.approx(1.0, abs=2e-3)
+        assert steered[2, 0] == 0.0
+
+
 def test_statistics_at_hand_are_used_and_others_computed(native: ModuleType) -> None:
     """A row of statistics that are not finite is computed anew."""
     logits = checks.rows_of("model", 2, 100, 8)
@@ -132,6 +160,54 @@ def test_statistics_at_hand_are_used_and_others_computed(native: ModuleType) -> 
     assert readings[:3, 0].tolist() == pytest.approx([1.5, 0.25, 20.0 - logits[0, tokens[0]]])
     assert readings[:, 1].tolist() == computed[:, 1].tolist()
     assert readings[3:].tolist() == computed[3:].tolist()
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.sampled_from(checks.KINDS),
+    st.lists(st.tuples(CUTS | UNCUT, st.sampled_from([*checks.MODES])), min_size=1, max_size=5),
+    SIZES,
+    SEEDS,
+)
+def test_temperatures_follow_the_law(kind: str, rows: list[tuple[Cut, str]], n: int, seed: int) -> None:
+    checks.check_steer(library(), kind, [cut for cut, _ in rows], [mode for _, mode in rows], n, seed)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("controls", np.zeros((4, 2), np.float32), r"controls must be \[5, rows\]"),
+        (
+            "controls",
+            np.array([[1, 1], [0, 0], [0, 7], [0, 0], [0, 0]], np.float32),
+            r"controls\[2\] must be",
+        ),
+        ("controls", np.array([[1, 1], [0, math.nan], [0, 0], [0, 0], [0, 0]], np.float32), r"controls\[1\]"),
+        (
+            "controls",
+            np.array([[1, 1], [0, 0], [0, 0], [1, 0], [0, 0]], np.float32),
+            r"controls\[3\].*in order",
+        ),
+        ("places", np.array([0, 3]), r"places\[1\] is 3.*0 to 2"),
+        ("places", np.array([0, -1]), r"places\[1\] is -1"),
+        ("places", np.array([0]), r"places must be \[rows\]"),
+        ("state", np.zeros((1, 3), np.float32), r"state must be \[2, places\]"),
+        ("steered", np.zeros((4, 3), np.float32), r"steered must be \[4, rows\]"),
+        ("steered", None, "come together"),
+        ("readings", None, "come together"),
+    ],
+)
+def test_what_steering_refuses(native: ModuleType, name: str, value: Any, said: str) -> None:
+    good = {
+        **GOOD,
+        "controls": np.zeros((5, 2), np.float32),
+        "places": np.array([0, 2]),
+        "state": np.zeros((2, 3), np.float32),
+        "steered": np.zeros((4, 2), np.float32),
+    }
+    native.draw(**good)
+    with pytest.raises(ValueError, match=said):
+        native.draw(**{**good, name: value})
 
 
 GOOD: dict[str, Any] = {
@@ -151,9 +227,9 @@ GOOD: dict[str, Any] = {
     ("name", "value", "said"),
     [
         ("temperatures", np.array([1, 0], np.float32), r"temperatures\[1\] is 0.*above 0"),
-        ("temperatures", np.array([1, math.inf], np.float32), r"temperatures\[1\] is inf"),
+        ("temperatures", np.array([1, math.nan], np.float32), r"temperatures\[1\] is .*nan"),
         ("top_ks", np.array([0, 1], np.int32), r"top_ks\[0\] is 0.*at least 1"),
-        ("top_ps", np.array([1, 1.5], np.float32), r"top_ps\[1\] is 1.5.*at most 1"),
+        ("top_ps", np.array([1, 1.5], np.float32), r"top_ps\[1\] is 1.5.*0 to 1"),
         ("top_ps", np.array([1, math.nan], np.float32), r"top_ps\[1\] is nan"),
         ("min_ps", np.array([-1, 0], np.float32), r"min_ps\[0\] is -1.*0 to 1"),
         ("uniforms", np.array([0.0, 1.0]), r"uniforms\[1\] is 1.*below 1"),

@@ -30,6 +30,11 @@ DEADLY: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"input_ids": [1, 100]}, ("input_ids", "100", "0 to 99")),
     ({"input_ids": [-1]}, ("input_ids", "-1", "0 to 99")),
     ({"sampling_params": {"top_k": 2**31}}, ("top_k", str(2**31), str(2**31 - 1))),
+    ({"sampling_params": {"top_k": 1e20}}, ("top_k = 1e+20", "an integer")),
+    ({"sampling_params": {"top_k": 2.5}}, ("top_k = 2.5", "an integer")),
+    ({"sampling_params": {"temperature": 1e39}}, ("temperature = 1e+39", "0 to 1e+06")),
+    ({"sampling_params": {"temperature": 10**400}}, ("temperature", "0 to 1e+06")),
+    ({"sampling_params": {"top_p": 1e-46}}, ("top_p = 1e-46", "1e-30 to 1")),
     ({"sampling_params": {"n": 0}}, ("n = 0", f"1 to {MAX_CHOICES}")),
     ({"sampling_params": {"n": 10**7}}, ("n = 10000000", f"1 to {MAX_CHOICES}")),
     (
@@ -58,10 +63,21 @@ def test_deadly_requests(fields: dict[str, Any], named: tuple[str, ...]) -> None
     ids=st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=20),
     top_k=st.integers(-1, 2**31 - 1),
     choices=st.integers(1, MAX_CHOICES),
+    temperature=st.floats(0, 1e6) | st.integers(0, 10**6),
+    top_p=st.floats(1e-30, 1),
 )
-def test_what_the_scheduler_can_hold_is_accepted(ids: list[int], top_k: int, choices: int) -> None:
+def test_what_the_scheduler_can_hold_is_accepted(
+    ids: list[int], top_k: int, choices: int, temperature: float, top_p: float
+) -> None:
     """And SGLang's own validation has run."""
-    assert validate(ids, sampling_params={"top_k": top_k, "n": choices, "stop_token_ids": [-1]}) == ["stock"]
+    params = {
+        "top_k": top_k,
+        "n": choices,
+        "stop_token_ids": [-1],
+        "temperature": temperature,
+        "top_p": top_p,
+    }
+    assert validate(ids, sampling_params=params) == ["stock"]
 
 
 def test_placeholders_of_images_are_no_tokens() -> None:

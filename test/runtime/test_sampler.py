@@ -112,7 +112,7 @@ class Fast:
     def draws(self, logits: torch.Tensor, info: Any) -> bool:
         return self.able
 
-    def draw(self, logits: torch.Tensor, info: Any, own: Any, *, measured: bool, positions: Any) -> Any:
+    def draw(self, logits: torch.Tensor, info: Any, own: Any, *, measured: bool, **more: Any) -> Any:
         self.asked.append((own, measured))
         return torch.full((len(logits),), 2), ("readings" if measured else None)
 

@@ -16,12 +16,14 @@ from sgl_entropic.runtime import tokenizer_manager as module
 from sgl_entropic.runtime.response import INFO_KEY, TOKEN_FIELDS
 from sgl_entropic.runtime.response_collector import SCOPE_KEY, ResponseCollector
 from sgl_entropic.runtime.tokenizer_manager import (
+    ServerFacts,
     admit,
     around_generate_request,
     around_update_request_meta_info,
     require_available,
 )
 
+SERVER = ServerFacts(49_152)
 TOP_LEVEL = RequestParams(return_entropy=True)
 WRITTEN = {"return_entropy": True, "return_prompt_surprisal": False}
 
@@ -38,7 +40,7 @@ def request(sampling_params: Any = None, *, return_entropy: bool = False, stream
 @pytest.mark.parametrize("params", [None, {}, {"temperature": 0.5, "custom_params": {"mine": 1}}, [{}, None]])
 def test_a_request_that_asks_for_nothing_is_not_changed(params: Any) -> None:
     obj = request(params)
-    admit(obj, None)
+    admit(obj, None, SERVER)
     assert obj.sampling_params == params
 
 
@@ -47,14 +49,14 @@ def test_a_request_that_asks_for_nothing_is_not_changed(params: Any) -> None:
 def test_what_is_asked_at_the_top_is_written_where_the_scheduler_looks(params: Any, *, field: bool) -> None:
     """By SGLang's own field of the name, or by what the HTTP layer has found."""
     obj = request(params, return_entropy=field)
-    admit(obj, None if field else TOP_LEVEL)
+    admit(obj, None if field else TOP_LEVEL, SERVER)
     assert obj.sampling_params["custom_params"] == {"entropic": WRITTEN}
 
 
 def test_every_entry_of_a_batch_is_written_and_foreign_keys_stay() -> None:
     given = [{"custom_params": {"mine": 1}}, {"temperature": 0.5}]
     obj = request(given)
-    admit(obj, TOP_LEVEL)
+    admit(obj, TOP_LEVEL, SERVER)
     assert obj.sampling_params == [
         {"custom_params": {"mine": 1, "entropic": WRITTEN}},
         {"temperature": 0.5, "custom_params": {"entropic": WRITTEN}},
@@ -66,12 +68,12 @@ def test_every_entry_of_a_batch_is_written_and_foreign_keys_stay() -> None:
 def test_malformed_parameters_are_refused_in_a_batch_too(custom: Any) -> None:
     for params in ({"custom_params": custom}, [{}, {"custom_params": custom}]):
         with pytest.raises(RequestParameterError):
-            admit(request(params), None)
+            admit(request(params), None, SERVER)
 
 
 def test_a_request_for_an_embedding_passes() -> None:
     obj = SimpleNamespace(sampling_params={"custom_params": "anything"})
-    admit(obj, TOP_LEVEL)
+    admit(obj, TOP_LEVEL, SERVER)
     assert obj.sampling_params == {"custom_params": "anything"}
 
 
@@ -100,6 +102,8 @@ class Manager:
     """Yields responses until it is closed."""
 
     incremental_streaming_output = False
+    model_config = SimpleNamespace(vocab_size=49_152)
+    server_args = SimpleNamespace()
 
     def __init__(self, *responses: Any) -> None:
         self.responses = responses
@@ -202,3 +206,28 @@ def test_the_summary_can_be_declined(*, wanted: bool | None, shown: bool) -> Non
     state = SimpleNamespace(obj=request({"custom_params": {"entropic": own}}))
     meta, _ = updated(state, {INFO_KEY: [[], [{"summary": {"tokens": 1}}]]})
     assert meta == ({INFO_KEY: {"summary": {"tokens": 1}}} if shown else {})
+
+
+def test_a_target_entropy_is_checked_and_written() -> None:
+    """At the one door, with what else the request says."""
+    obj = request({"temperature": 0.7, "custom_params": {"entropic": {"target_entropy_nats": 1.5}}})
+    admit(obj, TOP_LEVEL, SERVER)
+    assert obj.sampling_params["custom_params"]["entropic"] == {**WRITTEN, "target_entropy_nats": 1.5}
+    with pytest.raises(RequestParameterError, match="contradicts temperature"):
+        admit(
+            request({"temperature": 0, "custom_params": {"entropic": {"target_entropy_nats": 1}}}),
+            None,
+            SERVER,
+        )
+
+
+def test_a_server_that_cannot_steer_says_so() -> None:
+    server = ServerFacts(49_152, "--pp-size 2 is not available here")
+    for target, refused in ((1.5, True), ("off", False), (None, False)):
+        entropic = {} if target is None else {"target_entropy_nats": target}
+        asked = request({"custom_params": {"entropic": entropic}})
+        if refused:
+            with pytest.raises(RequestParameterError, match="--pp-size 2 is not available"):
+                admit(asked, None, server)
+        else:
+            admit(asked, None, server)

@@ -96,7 +96,12 @@ def check_control(
             f"target_entropy_nats = {params.target_entropy_nats!r} contradicts top_k = 1, which always takes the likeliest "
             "token; accepted: another top_k"
         )
+    if (sampling.get("beam_width") or 1) != 1 and own:
+        raise RequestParameterError(
+            "target_entropy_nats is not available with beam_width > 1, which draws nothing; accepted: beam_width 1"
+        )
     _check_mode(control, "sampling_actuator", "sampling_mode")
+    _check_effect(params, control)
     try:
         require_stable(control.mode, control.gain, vocab_size)
     except ConfigError as error:
@@ -122,6 +127,21 @@ def check_defaults(defaults: SamplingConfig, vocab_size: int, *, prompts: bool) 
     except RequestParameterError as error:
         raise ConfigError(str(error)) from None
     require_stable(control.mode, control.gain, vocab_size)
+
+
+def _check_effect(params: RequestParams, control: Control) -> None:
+    """Refuse what the request says for nothing."""
+    if params.sampling_gain is not None and control.mode == "exact":
+        raise RequestParameterError(
+            f"sampling_gain = {params.sampling_gain!r} has no effect with sampling_mode = 'exact'; "
+            "accepted: with newton or fixed"
+        )
+    for name in ("min_temperature_scale", "max_temperature_scale"):
+        if getattr(params, name) is not None and control.actuator == "min_p":
+            raise RequestParameterError(
+                f"{name} = {getattr(params, name)!r} has no effect with sampling_actuator = 'min_p'; "
+                "accepted: with temperature"
+            )
 
 
 def _check_mode(control: Control, actuator: str, mode: str) -> None:

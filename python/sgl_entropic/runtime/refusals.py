@@ -80,6 +80,12 @@ _TELEMETRY: tuple[Refusal, ...] = (
     ),
 )
 
+# Where no sampler of ours draws, or its state would not travel.
+_STEERING = tuple(
+    Refusal(rule.field, rule.flag, rule.works, "a target entropy is not followed there")
+    for rule in _TELEMETRY
+)
+
 _SLOTS: tuple[Refusal, ...] = (
     Refusal(
         "enable_hierarchical_cache",
@@ -123,12 +129,19 @@ def refuse_combinations(server_args: Any, config: EntropicConfig) -> None:
         rules += _TELEMETRY
         if config.telemetry.prompt_surprisal:
             rules += _SLOTS
+    if config.sampling.target_nats is not None:
+        rules += _STEERING
     problems = explain(rules, server_args)
     if config.trace.publish is not None and (getattr(server_args, "dp_size", 1) or 1) > 1:
         problems.append(
             "--entropic-trace-publish is not available with --dp-size > 1: every rank would bind the endpoint"
         )
     raise_if_any([*problems, *environment_problems()])
+
+
+def steering_problems(server_args: Any) -> list[str]:
+    """Why no request of this server can have a target entropy; empty where it can."""
+    return explain(list(_STEERING), server_args)
 
 
 def environment_problems() -> list[str]:

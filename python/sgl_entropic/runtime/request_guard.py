@@ -10,9 +10,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from sgl_entropic.errors import RequestParameterError
+from sgl_entropic.request_params.messages import shown
 
 MAX_CHOICES = 4096
 _INT32_MAX = 2**31 - 1
+# Kept as float32, in which these are still far from 0 and from infinity.
+_MOST_TEMPERATURE = 1e6
+_LEAST_TOP_P = 1e-30
 
 
 def around_validate_one_request(
@@ -61,6 +65,15 @@ def check_sampling(params: Any, vocabulary: int) -> None:
         return
     # Kept in int32 tensors.
     _check_range("top_k", params.get("top_k"), -1, _INT32_MAX)
+    temperature, top_p = params.get("temperature"), params.get("top_p")
+    if isinstance(temperature, int | float) and temperature > _MOST_TEMPERATURE:
+        raise RequestParameterError(
+            f"temperature = {shown(temperature)} is not accepted; accepted: a number from 0 to {_MOST_TEMPERATURE:g}"
+        )
+    if isinstance(top_p, int | float) and 0 < top_p < _LEAST_TOP_P:
+        raise RequestParameterError(
+            f"top_p = {shown(top_p)} is not accepted; accepted: a number from {_LEAST_TOP_P:g} to 1"
+        )
     # That many requests are made of it before any is checked.
     _check_range("n", params.get("n"), 1, MAX_CHOICES)
     if params.get("min_new_tokens"):
@@ -69,9 +82,11 @@ def check_sampling(params: Any, vocabulary: int) -> None:
 
 
 def _check_range(name: str, value: Any, low: int, high: int) -> None:
-    if isinstance(value, int) and not isinstance(value, bool) and not low <= value <= high:
+    if isinstance(value, bool) or value is None or not isinstance(value, int | float):
+        return
+    if isinstance(value, float) or not low <= value <= high:
         raise RequestParameterError(
-            f"{name} = {value} is not accepted; accepted: an integer from {low} to {high}"
+            f"{name} = {shown(value)} is not accepted; accepted: an integer from {low} to {high}"
         )
 
 

@@ -98,7 +98,9 @@ def state_of(req: Any) -> RequestState:
         except RequestParameterError:
             # The front process refuses these; a request that enters by another door is served without readings.
             params = RequestParams(return_summary=False)
-        state = RequestState(params, control=control_of(params, active_config().sampling))
+        # Greedy requests and beams draw nothing.
+        draws = getattr(req.sampling_params, "top_k", None) != 1 and getattr(req, "beam_group", None) is None
+        state = RequestState(params, control=control_of(params, active_config().sampling) if draws else None)
         setattr(req, _ATTRIBUTE, state)
     return state
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sgl_entropic.request_params import RequestParams
-from sgl_entropic.runtime.response import INFO_KEY, PROMPT_FIELDS, TOKEN_FIELDS
+from sgl_entropic.runtime.response import INFO_KEY, PROMPT_FIELDS, REQUEST_FIELDS, TOKEN_FIELDS
 
 SCOPE_KEY = "sgl_entropic"
 
@@ -58,9 +58,10 @@ class ResponseCollector:
             return None
         start = self.shown.get(index, 0)
         end = len(document.get(TOKEN_FIELDS[0], ()))
-        news = {name: document[name][start:] for name in TOKEN_FIELDS if end > start}
+        news = {name: document[name][start:] for name in TOKEN_FIELDS if name in document and end > start}
         if news:
             news["output_index"] = start
+            news.update({name: document[name] for name in REQUEST_FIELDS if name in document})
         if index not in self.prompts_shown and (
             prompt := {k: v for k, v in document.items() if k in PROMPT_FIELDS}
         ):

@@ -64,15 +64,18 @@ class EntropicSampler(Sampler):
             )
         telemetry = installed()
         logits = super()._preprocess_logits(logits, sampling_info)
-        if step is not None:
+        steering = None if step is None else step.fused(sampling_info)
+        if step is not None and steering is None:
             step.steer(logits, sampling_info)
         own = None if telemetry is None else telemetry.own_columns
         measured = telemetry is not None or step is not None
         tokens, readings = fast_path().draw(
-            logits, sampling_info, own, measured=measured, positions=positions
+            logits, sampling_info, own, measured=measured, positions=positions, steering=steering
         )
-        if step is not None:
+        if step is not None and steering is None:
             step.settle(readings[3], readings[4], readings[1])
+        elif step is not None and return_logprob:
+            step.show_temperatures(sampling_info)
         if telemetry is not None:
             telemetry.readings = readings
         if return_logprob:
@@ -85,7 +88,8 @@ class EntropicSampler(Sampler):
     def _preprocess_logits(self, logits: torch.Tensor, sampling_info: Any) -> torch.Tensor:
         logits = super()._preprocess_logits(logits, sampling_info)
         step = steered_step()
-        if step is not None:
+        # Once: SGLang comes here a second time for the log-probabilities of watermarked text.
+        if step is not None and step.readings is None:
             step.steer(logits, sampling_info)
             step.settle_from_logits(logits, sampling_info)
         telemetry = installed()

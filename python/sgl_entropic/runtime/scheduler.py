@@ -17,6 +17,7 @@ from sgl_entropic.runtime.active_config import active_config
 from sgl_entropic.runtime.control import check_defaults
 from sgl_entropic.runtime.output_streamer import EntropicOutputStreamer
 from sgl_entropic.runtime.recorder import Recorder
+from sgl_entropic.runtime.refusals import steering_problems
 from sgl_entropic.runtime.seams import verify
 from sgl_entropic.runtime.slots import SlotStore
 from sgl_entropic.runtime.telemetry import Telemetry
@@ -53,7 +54,7 @@ class EntropicScheduler(Scheduler):
         super().__init__(*args, **kwargs)
         if self.entropic_config.telemetry.enabled and self.is_generation:
             self._install_telemetry()
-        if self.is_generation:
+        if self.is_generation and not steering_problems(self.server_args):
             self._install_steering()
 
     def _install_telemetry(self) -> None:

@@ -60,6 +60,7 @@ class _Columns:
     high: torch.Tensor
     by_temperature: torch.Tensor
     by_min_p: torch.Tensor
+    packed: torch.Tensor
     any_temperature: bool
     any_min_p: bool
     any_exact: bool
@@ -71,8 +72,7 @@ class Steering:
     """The state of all requests of one scheduler process.
 
     Attributes:
-        log_temperature: ``[rows]`` float32, ``ln T`` of each request's next token.
-        auto_target: ``[rows]`` float32, the target that a request's own prompt gives.
+        state: ``[2, rows]`` float32: ``ln T`` of each request's next token, and the target that its own prompt gives.
         req_to_token: SGLang's table of KV slots.
         store: entropies of prompts, or ``None`` where they are not kept.
         counters: what was steered.
@@ -80,8 +80,7 @@ class Steering:
         pending: facts of the step whose forward pass is about to begin.
     """
 
-    log_temperature: torch.Tensor
-    auto_target: torch.Tensor
+    state: torch.Tensor
     req_to_token: torch.Tensor
     store: SlotStore | None
     counters: Counters
@@ -96,8 +95,18 @@ class Steering:
     ) -> Steering:
         """State for every row of SGLang's request pool."""
         rows = req_to_token.shape[0]
-        zeros = torch.zeros(2, rows, dtype=torch.float32, device=req_to_token.device)
-        return cls(zeros[0], zeros[1], req_to_token, store, counters, **more)
+        state = torch.zeros(2, rows, dtype=torch.float32, device=req_to_token.device)
+        return cls(state, req_to_token, store, counters, **more)
+
+    @property
+    def log_temperature(self) -> torch.Tensor:
+        """``[rows]``, a view."""
+        return self.state[0]
+
+    @property
+    def auto_target(self) -> torch.Tensor:
+        """``[rows]``, a view."""
+        return self.state[1]
 
     @contextmanager
     def step(self, facts: StepFacts, forward_batch: Any) -> Iterator[Step]:
@@ -117,7 +126,7 @@ class Steering:
         key = tuple(map(id, controls))
         if self._columns is None or self._columns[0] != key:
             # The controls are kept with their ids, so that no other object can come by the same ones.
-            self._columns = key, controls, _columns(controls, self.log_temperature.device)
+            self._columns = key, controls, _columns(controls, self.state.device)
         return self._columns[2]
 
 
@@ -151,8 +160,8 @@ class Step:
         count = logits.shape[0]
         self._places = places = self.forward_batch.req_pool_indices[:count]
         own = sampling_info.temperatures.view(-1)
-        log_own = own.log()
-        self._begin(log_own)
+        log_own = own.clamp(1e-30, 1e30).log()
+        self._begin(own)
         free = sampling_info.top_ks != _GREEDY_TOP_K
         target = torch.where(columns.target.isnan(), steering.auto_target[places], columns.target)
         rows = self._rows = ControlRows(
@@ -188,6 +197,26 @@ class Step:
                 torch.where(cut, found.entropy_nats, unknown),
             )
         self._saturated = saturated
+
+    def fused(self, sampling_info: Any) -> tuple[torch.Tensor, ...] | None:
+        """What a sampler needs that steers while it draws: controls, places, state, and room for the readings.
+
+        ``None`` when a threshold is steered, which it does not do.
+        """
+        if self.columns.any_min_p:
+            return None
+        count = len(self.facts.controls)
+        self._places = self.forward_batch.req_pool_indices[:count]
+        self._begin(sampling_info.temperatures.view(-1))
+        self.readings = torch.empty(4, count)
+        return self.columns.packed, self._places.long(), self.steering.state, self.readings
+
+    def show_temperatures(self, sampling_info: Any) -> None:
+        """Put the temperatures of a fused draw into ``sampling_info``, for those who compute from them afterwards."""
+        assert self.readings is not None
+        own = sampling_info.temperatures.view(-1)
+        steered = self.columns.by_temperature & (sampling_info.top_ks != _GREEDY_TOP_K)
+        sampling_info.temperatures = torch.where(steered, self.readings[0].exp(), own).view(-1, 1)
 
     def settle(
         self, entropy_nats: torch.Tensor, varentropy: torch.Tensor, own_varentropy: torch.Tensor
@@ -233,17 +262,19 @@ class Step:
             own.varentropy,
         )
 
-    def _begin(self, log_own: torch.Tensor) -> None:
+    def _begin(self, own: torch.Tensor) -> None:
         steering, places = self.steering, self._places
         assert places is not None
         for row, remembered, prompt_tokens in self.facts.begins:
-            place = places[row]
-            steering.log_temperature[place] = log_own[row] if remembered is None else remembered
+            # Indices of one element, not numbers: to make a number of a tensor is to wait for the device.
+            at = places[row : row + 1].long()
+            first = own[row : row + 1].log()
+            steering.state[0, at] = first if remembered is None else torch.full_like(first, remembered)
             control = self.facts.controls[row]
             if control is not None and control.target_nats is None and steering.store is not None:
                 # The last slot's entropy is of the token that is sampled now.
-                slots = steering.req_to_token[place, : max(0, prompt_tokens - 1)].long()
-                steering.auto_target[place] = auto_target_nats(steering.store.entropy_nats[slots])
+                slots = steering.req_to_token[at, : max(0, prompt_tokens - 1)].long()
+                steering.state[1, at] = auto_target_nats(steering.store.entropy_nats[slots])
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,14 +346,19 @@ def _columns(controls: tuple[Control | None, ...], device: torch.device) -> _Col
     by_min_p, any_min_p = flags(lambda c: c.actuator == "min_p")
     _, any_exact = flags(lambda c: c.actuator == "temperature" and c.mode == "exact")
     _, any_feedback = flags(lambda c: c.actuator == "temperature" and c.mode != "exact")
+    target = column(lambda c: math.nan if c.target_nats is None else c.target_nats, math.inf)
+    gain = column(lambda c: c.gain, 0.0)
+    mode = column(lambda c: MODE_CODES[c.mode], EXACT)
+    low, high = column(lambda c: c.low, 0.0), column(lambda c: c.high, 0.0)
     return _Columns(
-        target=column(lambda c: math.nan if c.target_nats is None else c.target_nats, math.inf),
-        gain=column(lambda c: c.gain, 0.0),
-        mode=column(lambda c: MODE_CODES[c.mode], EXACT).to(torch.int32),
-        low=column(lambda c: c.low, 0.0),
-        high=column(lambda c: c.high, 0.0),
+        target=target,
+        gain=gain,
+        mode=mode.to(torch.int32),
+        low=low,
+        high=high,
         by_temperature=by_temperature,
         by_min_p=by_min_p,
+        packed=torch.stack((target, gain, torch.where(by_temperature, mode, -1.0), low, high)),
         any_temperature=any_temperature,
         any_min_p=any_min_p,
         any_exact=any_exact,

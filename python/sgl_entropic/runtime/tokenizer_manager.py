@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from typing import Any
 
 from sgl_entropic.config import EntropicConfig
 from sgl_entropic.errors import RequestParameterError
 from sgl_entropic.request_params import PARAMETERS_KEY, RequestParams, parse_custom_params
+from sgl_entropic.request_params.parameters import OFF
 from sgl_entropic.runtime.active_config import active_config
 from sgl_entropic.runtime.control import check_control
+from sgl_entropic.runtime.refusals import steering_problems
 from sgl_entropic.runtime.request_guard import check_sampling
 from sgl_entropic.runtime.response import INFO_KEY, ResponseReadings
 from sgl_entropic.runtime.response_collector import collector_of
 
 _ATTRIBUTE = "_sgl_entropic"
+_FACTS = "_sgl_entropic_facts"
 
 
 def around_generate_request(
@@ -29,7 +33,7 @@ async def _generate(
     original: Callable[..., AsyncIterator[Any]], manager: Any, obj: Any, request: Any
 ) -> AsyncIterator[Any]:
     collector = collector_of(request)
-    admit(obj, None if collector is None else collector.params, int(manager.model_config.vocab_size))
+    admit(obj, None if collector is None else collector.params, _facts(manager))
     responses = original(manager, obj, request)
     try:
         async for response in responses:
@@ -41,13 +45,35 @@ async def _generate(
         await responses.aclose()  # type: ignore[attr-defined]
 
 
-def admit(obj: Any, top_level: RequestParams | None, vocabulary: int) -> None:
+@dataclass(frozen=True, slots=True)
+class ServerFacts:
+    """What the front process knows of its server.
+
+    Attributes:
+        vocabulary: tokens of the model.
+        no_steering: why no request can have a target entropy; empty where it can.
+    """
+
+    vocabulary: int
+    no_steering: str = ""
+
+
+def _facts(manager: Any) -> ServerFacts:
+    facts: ServerFacts | None = getattr(manager, _FACTS, None)
+    if facts is None:
+        problems = "; ".join(steering_problems(manager.server_args))
+        facts = ServerFacts(int(manager.model_config.vocab_size), problems)
+        setattr(manager, _FACTS, facts)
+    return facts
+
+
+def admit(obj: Any, top_level: RequestParams | None, server: ServerFacts) -> None:
     """Check the entropic parameters of a ``GenerateReqInput`` and write them where the scheduler looks.
 
     Args:
         obj: the request; embedding requests carry none and pass.
         top_level: what the HTTP layer found in the body beside ``custom_params``.
-        vocabulary: tokens of the model.
+        server: what is known of this server.
 
     Raises:
         RequestParameterError: a parameter is unknown, malformed, or asks for what this server has switched off.
@@ -63,12 +89,12 @@ def admit(obj: Any, top_level: RequestParams | None, vocabulary: int) -> None:
         )
     params = obj.sampling_params
     if isinstance(params, list):
-        obj.sampling_params = [_admit_one(one, asked, vocabulary) for one in params]
+        obj.sampling_params = [_admit_one(one, asked, server) for one in params]
     else:
-        obj.sampling_params = _admit_one(params, asked, vocabulary)
+        obj.sampling_params = _admit_one(params, asked, server)
 
 
-def _admit_one(sampling_params: Any, asked: RequestParams, vocabulary: int) -> Any:
+def _admit_one(sampling_params: Any, asked: RequestParams, server: ServerFacts) -> Any:
     if sampling_params is not None and not isinstance(sampling_params, dict):
         return sampling_params
     own = dict(sampling_params or {})
@@ -76,7 +102,11 @@ def _admit_one(sampling_params: Any, asked: RequestParams, vocabulary: int) -> A
     require_available(wanted, active_config())
     config = active_config()
     prompts = config.telemetry.enabled and config.telemetry.prompt_surprisal
-    check_control(wanted, config.sampling, own, vocabulary, prompts=prompts)
+    check_control(wanted, config.sampling, own, server.vocabulary, prompts=prompts)
+    if server.no_steering and wanted.target_entropy_nats not in (None, OFF):
+        raise RequestParameterError(
+            f"target_entropy_nats = {wanted.target_entropy_nats!r} is not available: {server.no_steering}"
+        )
     # Before SGLang makes n requests of this one.
     check_sampling(own, sys.maxsize)
     if (own.get("beam_width") or 1) != 1 and (wanted.return_entropy or wanted.return_prompt_surprisal):

@@ -42,7 +42,7 @@ _SMALLEST_SLOPE = 1e-6
 
 # Entries handled at once, five temporaries of this size; see sgl_entropic.entropy.row_statistics.
 _BLOCK_ENTRIES_CPU = 1 << 18
-_BLOCK_ENTRIES_ACCELERATOR = 1 << 25
+_BLOCK_ENTRIES_ACCELERATOR = 1 << 23
 
 
 class ControlRows(NamedTuple):

@@ -93,6 +93,7 @@ class FastPath:
         *,
         measured: bool,
         positions: torch.Tensor,
+        steering: tuple[torch.Tensor, ...] | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """See :func:`.sampling.draw`; with the seeds of the step at hand."""
         self.drawn_rows += logits.shape[0]
@@ -100,7 +101,15 @@ class FastPath:
         seeds = self.seeds
         if seeds is not None:
             self.seeded_rows += sum(seed is not None for seed in seeds)
-        return sampling.draw(logits, sampling_info, own, measured=measured, seeds=seeds, positions=positions)
+        return sampling.draw(
+            logits,
+            sampling_info,
+            own,
+            measured=measured,
+            seeds=seeds,
+            positions=positions,
+            steering=None if steering is None else sampling.Steering(*steering),
+        )
 
     def solve_log_temperature(
         self, logits: torch.Tensor, rows: ControlRows, start_log_temperature: torch.Tensor

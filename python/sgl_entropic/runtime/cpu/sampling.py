@@ -8,7 +8,7 @@ number a row, and a cut only the entries that can survive it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -16,6 +16,24 @@ from sgl_entropic.runtime.seeds import overwrite
 from sgl_entropic.sampling import temperature_control
 from sgl_entropic.sampling.temperature_control import ControlRows, Solution
 from sgl_entropic_kernels.native import READINGS, library
+
+
+class Steering(NamedTuple):
+    """Rows whose temperature follows a target entropy, for :func:`draw`.
+
+    Attributes:
+        controls: ``[5, B]`` float32: target in nats (NaN: the one in ``state``), gain, mode (-1 for a row that is not
+            steered, else a code of ``temperature_control``), and the ends of ln T relative to the row's own.
+        places: ``[B]`` int64, the rows' places in ``state``.
+        state: ``[2, places]`` float32, ln T of each request's next token, and the target that its prompt gave.
+        steered: ``[4, B]`` float32 out: ln T of the draw and of the next token, whether the target was out of reach, the
+            target.
+    """
+
+    controls: torch.Tensor
+    places: torch.Tensor
+    state: torch.Tensor
+    steered: torch.Tensor
 
 
 def drawable(logits: torch.Tensor, sampling_info: Any) -> bool:
@@ -66,6 +84,7 @@ def draw(
     measured: bool = True,
     seeds: Sequence[int | None] | None = None,
     positions: torch.Tensor | None = None,
+    steering: Steering | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Tokens ``[B]`` int32 and, if ``measured``, the readings ``[5, B]`` named by :data:`READINGS`.
 
@@ -79,6 +98,8 @@ def draw(
         measured: whether the readings are wanted.
         seeds: of the rows, ``None`` for one without.
         positions: ``[B]``, of the last known tokens; needed with ``seeds``.
+        steering: how the temperatures follow a target entropy; its ``state`` and ``steered`` are written. Needs
+            ``measured``.
     """
     rows = logits.shape[0]
     greedy = sampling_info.is_all_greedy
@@ -97,5 +118,6 @@ def draw(
         tokens,
         readings,
         own,
+        *(steering or ()),
     )
     return (tokens.long() if greedy else tokens), readings
