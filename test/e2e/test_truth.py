@@ -251,6 +251,47 @@ def test_chunked_prefill_and_retraction(hard_server: Server, post: Callable[...,
     assert sum(answer["meta_info"]["num_retractions"] for answer in answers) > 0
 
 
+@pytest.mark.parametrize(
+    "entropic",
+    [
+        {},
+        {"target_entropy_nats": 1.5},
+        {"target_entropy_nats": 1.5, "sampling_mode": "newton", "sampling_gain": 0.3},
+        {"target_entropy_nats": "auto"},
+    ],
+    ids=["free", "exact", "newton", "auto"],
+)
+def test_seeded_texts_and_their_temperatures_survive_retraction(
+    server: Server, hard_server: Server, post: Callable[..., Any], entropic: dict[str, Any]
+) -> None:
+    """A request thrown out and prefilled again goes on where it stood: the text that it has alone and undisturbed."""
+    texts = [f"{i}. {text}" for i, text in enumerate(TEXTS)]
+
+    def asked(text: Any, seeds: list[int]) -> dict[str, Any]:
+        params = [
+            {
+                "temperature": 1.0,
+                "max_new_tokens": 24,
+                "ignore_eos": True,
+                "sampling_seed": seed,
+                "custom_params": {"entropic": entropic},
+            }
+            for seed in seeds
+        ]
+        return {"text": text, "sampling_params": params, "return_entropy": True}
+
+    seeds = [100 + i for i in range(len(texts))]
+    crowd = post(hard_server, "/generate", asked(texts, seeds))
+    assert sum(answer["meta_info"]["num_retractions"] for answer in crowd) > 0
+    for text, seed, answer in zip(texts, seeds, crowd, strict=True):
+        (alone,) = post(server, "/generate", asked([text], [seed]))
+        assert answer["text"] == alone["text"]
+        if entropic:
+            mine, other = answer["meta_info"]["entropic"], alone["meta_info"]["entropic"]
+            np.testing.assert_allclose(mine["temperature"], other["temperature"], rtol=2e-3)
+            assert mine["saturated"] == other["saturated"]
+
+
 def entropy_of(logits: np.ndarray) -> np.ndarray:
     """Entropy in nats of each row, float64."""
     shifted = logits - logits.max(-1, keepdims=True)
