@@ -38,9 +38,14 @@ KINDS = ("model", "flat", "ties", "masked", "huge")
 
 
 def draw(
-    native: ModuleType, logits: Array, cuts: list[Cut], uniforms: Array, own: Array | None = None
+    native: ModuleType,
+    logits: Array,
+    cuts: list[Cut],
+    uniforms: Array,
+    own: Array | None = None,
+    *steering: Array,
 ) -> tuple[Array, Array]:
-    """Tokens and readings of the compiled function."""
+    """Tokens and readings of the compiled function; ``steering``: controls, places, state and room for what is steered."""
     rows = len(cuts)
     tokens, readings = np.full(rows, -1, np.int32), np.full((5, rows), np.nan, np.float32)
     column = {name: [getattr(cut, name) for cut in cuts] for name in Cut._fields}
@@ -54,6 +59,7 @@ def draw(
         tokens,
         readings,
         own,
+        *steering,
     )
     return tokens, readings
 
@@ -173,26 +179,9 @@ def steer(
     state: Array,
 ) -> tuple[Array, Array, Array]:
     """Tokens, readings and what was steered; ``state`` is written."""
-    rows = len(cuts)
-    tokens, readings = np.full(rows, -1, np.int32), np.full((5, rows), np.nan, np.float32)
-    steered = np.full((4, rows), np.nan, np.float32)
-    column = {name: [getattr(cut, name) for cut in cuts] for name in Cut._fields}
-    native.draw(
-        logits,
-        np.array(column["temperature"], np.float32),
-        np.array(column["top_k"], np.int32),
-        np.array(column["top_p"], np.float32),
-        np.array(column["min_p"], np.float32),
-        np.asarray(uniforms, np.float64),
-        tokens,
-        readings,
-        None,
-        controls.astype(np.float32),
-        places.astype(np.int64),
-        state,
-        steered,
-    )
-    return tokens, readings, steered
+    steered = np.full((4, len(cuts)), np.nan, np.float32)
+    given = controls.astype(np.float32), places.astype(np.int64), state, steered
+    return *draw(native, logits, cuts, uniforms, None, *given), steered
 
 
 def check_steer(native: ModuleType, kind: str, cuts: list[Cut], modes: list[str], n: int, seed: int) -> None:
