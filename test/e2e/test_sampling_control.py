@@ -53,7 +53,7 @@ def readings(answer: Any) -> dict[str, Any]:
     return found
 
 
-def check_held(found: dict[str, Any], target: float = TARGET, low: float = 0.5, high: float = 2.0) -> None:
+def check_held(found: dict[str, Any], target: float = TARGET, low: float = 0.7, high: float = 1.3) -> None:
     """Every token was drawn at the target, or at a clamp that the target lies beyond."""
     for entropy, temperature, saturated in zip(
         found["sampled_entropy_nats"], found["temperature"], found["saturated"], strict=True
@@ -62,7 +62,7 @@ def check_held(found: dict[str, Any], target: float = TARGET, low: float = 0.5, 
         if not saturated:
             # A token that leaves no choice moves at no temperature.
             assert abs(entropy - target) <= REACHED_NATS or entropy < 1e-3
-        elif temperature < 1:
+        elif temperature < (low + high) / 2:
             assert entropy > target
         else:
             assert entropy < target
@@ -139,9 +139,10 @@ def test_feedback_moves_against_the_error(server: Server, mode: str) -> None:
     for before, after, entropy in zip(logs, logs[1:], found["sampled_entropy_nats"], strict=False):
         assert (after - before) * (entropy - TARGET) <= 1e-9
         moved += after != before
-        if mode == "fixed" and before != after and abs(after) < math.log(2.0) - 1e-3:
+        inside = math.log(0.7) + 1e-3 < after < math.log(1.3) - 1e-3
+        if mode == "fixed" and before != after and inside:
             assert after - before == pytest.approx(-gain * (entropy - TARGET), abs=2e-5)
-    assert moved > 20
+    assert moved > 10
 
 
 def test_auto_is_the_prompt_s_own_entropy(server: Server) -> None:
@@ -228,7 +229,7 @@ def test_beside_the_sampler_s_other_features(server: Server, more: dict[str, Any
     """The target is that of the distribution after masks and biases, around the request's own temperature."""
     own = more.get("temperature", 1.0)
     answer = ask(server, **more)
-    check_held(readings(answer), low=0.5 * own, high=2.0 * own)
+    check_held(readings(answer), low=0.7 * own, high=1.3 * own)
     if "json_schema" in more and answer["meta_info"]["finish_reason"]["type"] == "stop":
         assert set(json.loads(answer["text"])) == {"name", "age"}
 

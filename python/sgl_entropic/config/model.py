@@ -127,10 +127,10 @@ class SamplingConfig(_Section):
     ] = "temperature"
     min_temperature_scale: Annotated[
         float, Field(ge=0.05, le=1, description="Least temperature, as a share of the request's own.")
-    ] = 0.5
+    ] = 0.7
     max_temperature_scale: Annotated[
         float, Field(ge=1, le=20, description="Largest temperature, as a multiple of the request's own.")
-    ] = 2.0
+    ] = 1.3
 
 
 class CpuConfig(_Section):
