@@ -26,22 +26,23 @@ void Decoder::forward(const int64_t* ids, const int64_t* positions, const int64_
       team()->run(tokens, look_up);
     }
   }
-  float* normed = workspace(0, rows * static_cast<size_t>(hidden));
+  const int normed_ld = product_stride(hidden), attended_ld = product_stride(q_size), inner_ld = product_stride(intermediate);
+  float* normed = workspace(0, rows * static_cast<size_t>(normed_ld));
   float* wide = workspace(1, rows * static_cast<size_t>(std::max(qkv_size, 2 * intermediate)));
-  float* narrow = workspace(2, rows * static_cast<size_t>(std::max(q_size, intermediate)));
+  float* narrow = workspace(2, rows * static_cast<size_t>(std::max(attended_ld, inner_ld)));
   const Rope rope{rope_table.data(), rotary_dim, neox};
   const AttentionShape shape{q_heads, scale, logit_cap, window};
   for (const Layer& layer : layers) {
-    rms_norm(x, nullptr, layer.input_norm.data(), eps, tokens, hidden, normed);
-    linear(normed, hidden, tokens, *layer.qkv, or_null(layer.qkv_bias), false, wide, qkv_size);
+    rms_norm(x, nullptr, layer.input_norm.data(), eps, tokens, hidden, normed, normed_ld);
+    linear(normed, normed_ld, tokens, *layer.qkv, or_null(layer.qkv_bias), false, wide, qkv_size);
     rope_and_write(wide, tokens, q_heads, layer.kv, rope, {or_null(layer.q_norm), or_null(layer.k_norm), head_eps},
                    positions, out_slots);
-    attention({wide, qkv_size, narrow, q_size, nullptr, nullptr, nullptr, 1}, layer.kv, shape, requests);
-    linear(narrow, q_size, tokens, *layer.o, or_null(layer.o_bias), true, x, hidden);
-    rms_norm(x, nullptr, layer.post_norm.data(), eps, tokens, hidden, normed);
-    linear(normed, hidden, tokens, *layer.gate_up, nullptr, false, wide, 2 * intermediate);
-    silu_mul(wide, tokens, intermediate, narrow);
-    linear(narrow, intermediate, tokens, *layer.down, nullptr, true, x, hidden);
+    attention({wide, qkv_size, narrow, attended_ld, nullptr, nullptr, nullptr, 1}, layer.kv, shape, requests);
+    linear(narrow, attended_ld, tokens, *layer.o, or_null(layer.o_bias), true, x, hidden);
+    rms_norm(x, nullptr, layer.post_norm.data(), eps, tokens, hidden, normed, normed_ld);
+    linear(normed, normed_ld, tokens, *layer.gate_up, nullptr, false, wide, 2 * intermediate);
+    silu_mul(wide, tokens, intermediate, narrow, inner_ld);
+    linear(narrow, inner_ld, tokens, *layer.down, nullptr, true, x, hidden);
   }
   rms_norm(x, nullptr, final_norm.data(), eps, tokens, hidden, x);
 }

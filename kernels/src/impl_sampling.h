@@ -189,9 +189,11 @@ double search_temperature(double target, double start, double lowest, double hig
   constexpr double kTolerance = 5e-4;  // nats
   constexpr double kForced = 1e-9;     // varentropy of a row with one legal token, or of equal ones
   double low = lowest, high = highest, u = std::min(std::max(start, low), high), last_u = u;
+  bool tried_lowest = false, tried_highest = false;
   Moments last{};
   for (int step = 0;; ++step) {
     evaluate(u, at);
+    tried_lowest |= u == lowest, tried_highest |= u == highest;
     const double excess = at.entropy - target;
     if (!(std::fabs(excess) > kTolerance) || step == kSteps) return u;  // or NaN
     if (step == 0 && at.varentropy < kForced) {
@@ -214,9 +216,9 @@ double search_temperature(double target, double start, double lowest, double hig
     }
     last = at, last_u = u;
     // Beyond an end that has not been tried, the end itself; between the ends, halfway.
-    if (next <= lowest && low == lowest && u != lowest) {
+    if (next <= lowest && low == lowest && !tried_lowest) {
       u = lowest;
-    } else if (next >= highest && high == highest && u != highest) {
+    } else if (next >= highest && high == highest && !tried_highest) {
       u = highest;
     } else if (next > low && next < high) {
       u = next;

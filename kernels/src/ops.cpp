@@ -175,16 +175,22 @@ void lm_head(const float* x, int rows, const Weight& w, float* logits, float* st
   }
 }
 
-void rms_norm(const float* x, float* residual, const float* weight, float eps, int rows, int n, float* out) {
+void rms_norm(const float* x, float* residual, const float* weight, float eps, int rows, int n, float* out, int ldo) {
+  const int ld = ldo ? ldo : n;
   by_rows(rows, n, [&](int from, int to) {
-    const size_t at = static_cast<size_t>(from) * n;
-    kernels().rms_norm(x + at, residual ? residual + at : nullptr, weight, eps, to - from, n, out + at);
+    for (int r = from; r < to; ++r) {
+      const size_t at = static_cast<size_t>(r) * n;
+      kernels().rms_norm(x + at, residual ? residual + at : nullptr, weight, eps, 1, n, out + static_cast<size_t>(r) * ld);
+    }
   });
 }
 
-void silu_mul(const float* x, int rows, int n, float* out) {
+void silu_mul(const float* x, int rows, int n, float* out, int ldo) {
+  const int ld = ldo ? ldo : n;
   by_rows(rows, 4 * static_cast<int64_t>(n), [&](int from, int to) {
-    kernels().silu_mul(x + static_cast<size_t>(from) * 2 * n, to - from, n, out + static_cast<size_t>(from) * n);
+    for (int r = from; r < to; ++r) {
+      kernels().silu_mul(x + static_cast<size_t>(r) * 2 * n, 1, n, out + static_cast<size_t>(r) * ld);
+    }
   });
 }
 

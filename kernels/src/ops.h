@@ -21,8 +21,13 @@ constexpr int kStatistics = 4;
 void lm_head(const float* x, int rows, const Weight& w, float* logits, float* statistics, const int64_t* targets,
              float* target_logits);
 
-void rms_norm(const float* x, float* residual, const float* weight, float eps, int rows, int n, float* out);
-void silu_mul(const float* x, int rows, int n, float* out);
+// Row stride of a buffer [rows, n] that becomes the input of a product. Rows that lie a multiple of 2 KiB apart share the
+// same few sets of the first-level cache, and 16 of them would push one another out.
+inline int product_stride(int n) { return n % 512 == 0 ? n + 16 : n; }
+
+// ldo: row stride of out, 0 for n.
+void rms_norm(const float* x, float* residual, const float* weight, float eps, int rows, int n, float* out, int ldo = 0);
+void silu_mul(const float* x, int rows, int n, float* out, int ldo = 0);
 
 struct Rope {
   const float* table;  // [positions, rotary_dim]: cosines, then sines
