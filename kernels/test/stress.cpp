@@ -17,6 +17,7 @@
 
 #include "decoder.h"
 #include "ops.h"
+#include "sampling.h"
 #include "team.h"
 #include "weight.h"
 
@@ -364,6 +365,291 @@ void check_decoder(Random& random) {
   }
 }
 
+// A vocabulary: below, at and above one vector and one block of the sums, and one of a real model.
+int vocabulary(Random& random) {
+  static const int sizes[] = {1, 2, 15, 16, 17, 33, 1023, 1024, 1025, 2100, 49152};
+  return sizes[random.between(0, 10)];
+}
+
+int batch(Random& random, int n) { return random.between(1, n > 10000 ? 3 : n > 1000 ? 9 : 33); }
+
+// Rows of logits: wide and narrow ones, equal ones, masked ones, and ones that are no distribution.
+Floats sampled_logits(Random& random, int rows, int n) {
+  Floats logits = random.normals(static_cast<size_t>(rows) * n);
+  for (int r = 0; r < rows; ++r) {
+    float* x = logits.data() + static_cast<size_t>(r) * n;
+    const int kind = random.between(0, 9), one = random.between(0, n - 1);
+    const float scale = random.coin() ? 3.0f : random.coin() ? 20.0f : 0.01f, shift = 10.0f * random.normal();
+    for (int i = 0; i < n; ++i) {
+      x[i] = x[i] * scale + shift;
+      if (kind == 4) x[i] = shift;
+      if (kind == 5 && i != one) x[i] = -INFINITY;
+      if (kind == 6 && i != one && random.coin()) x[i] = -INFINITY;
+      if (kind == 7 && (i == one || random.between(0, 9) == 0)) x[i] = NAN;
+      if (kind == 8 && (i == one || random.between(0, 9) == 0)) x[i] = INFINITY;
+      if (kind == 9) x[i] = std::nearbyint(x[i]);  // many equal ones
+    }
+    if (random.between(0, 30) == 0) std::fill(x, x + n, random.coin() ? -INFINITY : NAN);
+    if (kind == 3 && random.coin()) x[one] += 40.0f;
+  }
+  return logits;
+}
+
+// A row's distribution at a temperature: e^((x - top) / T), their sum, and its moments, in the limit of infinite logits.
+// `proper`: a row with a NaN, or of nothing but -inf, is none.
+struct Distribution {
+  bool proper;
+  float top = -INFINITY;
+  std::vector<double> weights;
+  double z = 0, entropy = NAN, varentropy = NAN, square = 0;
+
+  Distribution(const float* x, int n, double temperature)
+      : proper(std::none_of(x, x + n, [](float y) { return std::isnan(y); })), weights(static_cast<size_t>(n)) {
+    for (int i = 0; i < n; ++i) {
+      if (x[i] > top) top = x[i];
+    }
+    proper = proper && top > -INFINITY;
+    for (int i = 0; i < n; ++i) {
+      const double d = x[i] == top ? 0.0 : (static_cast<double>(x[i]) - top) / temperature;
+      z += weights[i] = proper ? std::exp(d) : 0.0;
+    }
+    if (!proper) return;
+    entropy = varentropy = 0;
+    for (double weight : weights) {
+      if (!(weight > 0)) continue;
+      const double p = weight / z, surprisal = -std::log(p);
+      entropy += p * surprisal, square += p * surprisal * surprisal;
+    }
+    varentropy = std::max(0.0, square - entropy * entropy);
+  }
+
+  void expect_moments(double got_entropy, double got_varentropy, const char* what) const {
+    if (!proper) return expect(std::isnan(got_entropy) && std::isnan(got_varentropy), what);
+    expect(got_entropy >= 0 && got_entropy <= std::log(static_cast<double>(weights.size())) + 1e-4, what);
+    expect(got_varentropy >= 0, what);
+    expect(near(got_entropy, entropy, entropy) && near(got_varentropy, varentropy, square), what);
+  }
+};
+
+// Everything that draw reads of some rows. `steered`: whether there are controls.
+struct Draws {
+  int rows, n;
+  Floats logits, own, temperatures, top_ps, min_ps, controls, state;
+  std::vector<int32_t> top_ks;
+  std::vector<double> uniforms;
+  std::vector<int64_t> places;
+  bool steered;
+
+  float control(sge::Control which, int r) const { return controls[static_cast<size_t>(which) * rows + r]; }
+
+  Draws alone(int r) const {
+    const auto from = [&](const Floats& v, int width) {
+      return Floats(v.begin() + static_cast<long>(r) * width, v.begin() + static_cast<long>(r + 1) * width);
+    };
+    Draws one{1, n, from(logits, n), own.empty() ? own : from(own, sge::kStatistics), from(temperatures, 1), from(top_ps, 1),
+              from(min_ps, 1), {}, state, {top_ks[r]}, {uniforms[r]}, {places[r]}, steered};
+    for (int i = 0; i < sge::kControls; ++i) one.controls.push_back(control(static_cast<sge::Control>(i), r));
+    return one;
+  }
+};
+
+struct Outcome {
+  std::vector<int32_t> tokens;
+  Floats readings, steered, state;
+
+  explicit Outcome(const Draws& d, bool with_readings = true)
+      : tokens(d.rows, -1), readings(with_readings ? static_cast<size_t>(sge::kReadings) * d.rows : 0, -1.0f),
+        steered(static_cast<size_t>(sge::kSteered) * d.rows, -1.0f), state(d.state) {
+    const sge::Steering steering{d.controls.data(), d.places.data(), state.data(), static_cast<int64_t>(state.size() / 2),
+                                 steered.data()};
+    sge::draw(d.logits.data(), d.rows, d.n,
+              {d.temperatures.data(), d.top_ks.data(), d.top_ps.data(), d.min_ps.data(), d.uniforms.data()},
+              d.own.empty() ? nullptr : d.own.data(), d.steered ? &steering : nullptr, tokens.data(),
+              with_readings ? readings.data() : nullptr);
+  }
+};
+
+Draws some_draws(Random& random) {
+  const int n = vocabulary(random), rows = batch(random, n), places = rows + random.between(0, 5);
+  Draws d{rows, n, sampled_logits(random, rows, n), {}, {}, {}, {}, {}, {}, {}, {}, {}, random.coin()};
+  const bool known = random.coin();
+  for (int r = 0; r < rows; ++r) {
+    d.temperatures.push_back(std::exp(random.normal()));
+    d.top_ks.push_back(random.between(0, 4) == 0 ? 1 : random.coin() ? 1 << 30 : random.between(1, n));
+    d.top_ps.push_back(random.coin() ? 1.0f : 0.01f * static_cast<float>(random.between(0, 99)) + 0.0037f);
+    d.min_ps.push_back(random.coin() ? 0.0f : std::exp(-0.037f * static_cast<float>(random.between(0, 300))));
+    const int end = random.between(0, 9);
+    d.uniforms.push_back(end == 0 ? 0.0 : end == 1 ? std::nextafter(1.0, 0.0) : random.between(0, 999999) / 1e6);
+    if (known) {
+      const Distribution own(d.logits.data() + static_cast<size_t>(r) * n, n, 1.0);
+      const double log_z = own.proper ? own.top + std::log(own.z) : NAN;
+      for (double value : {static_cast<double>(own.top), log_z, own.entropy, own.varentropy}) {
+        d.own.push_back(static_cast<float>(value));
+      }
+    }
+  }
+  d.controls.resize(static_cast<size_t>(sge::kControls) * rows);
+  for (int r = 0; r < rows; ++r) {
+    const float low = random.normal(), values[] = {random.coin() ? NAN : std::fabs(2.0f * random.normal()),
+                                                   0.3f * std::fabs(random.normal()),
+                                                   static_cast<float>(random.between(sge::kNotSteered, sge::kExactly)), low,
+                                                   low + (random.coin() ? 0.0f : std::fabs(2.0f * random.normal()))};
+    for (int i = 0; i < sge::kControls; ++i) d.controls[static_cast<size_t>(i) * rows + r] = values[i];
+  }
+  for (int i = 0; i < places; ++i) d.places.push_back(i);
+  random.shuffle(d.places);
+  d.places.resize(rows);
+  d.state = random.normals(2 * static_cast<size_t>(places));
+  for (int i = places; i < 2 * places; ++i) d.state[i] = random.between(0, 9) == 0 ? NAN : std::fabs(d.state[i]);
+  return d;
+}
+
+// What steering may do to a row's ln T and to its place; ln T of the draw.
+double expect_steering(const Draws& d, const Outcome& got, int r) {
+  const auto reported = [&](int i) { return got.steered[static_cast<size_t>(i) * d.rows + r]; };
+  const size_t place = static_cast<size_t>(d.places[r]), other = d.state.size() / 2 + place;
+  const float own = std::log(d.temperatures[r]), target = d.control(sge::kTarget, r);
+  const float low = own + d.control(sge::kLow, r), high = own + d.control(sge::kHigh, r);
+  const auto same = [](float a, float b) { return a == b || (std::isnan(a) && std::isnan(b)); };
+  if (!d.steered) {
+    expect(same(got.state[place], d.state[place]) && reported(0) == -1.0f, "something was steered without steering");
+    return own;
+  }
+  const int mode = d.top_ks[r] == 1 ? sge::kNotSteered : static_cast<int>(d.control(sge::kMode, r));
+  expect(same(got.state[other], d.state[other]), "a target that a draw changed");
+  expect(same(reported(3), std::isnan(target) ? d.state[other] : target), "the target of a row");
+  expect(reported(2) == 0.0f || reported(2) == 1.0f, "whether a target is out of reach");
+  expect(got.state[place] == (mode == sge::kNotSteered ? d.state[place] : reported(1)), "ln T of the next token");
+  if (mode == sge::kFixed || mode == sge::kNewton) {
+    expect(reported(0) == d.state[place], "a row is not drawn at its place's ln T");
+    expect(reported(1) == reported(0) || (reported(1) >= low && reported(1) <= high), "ln T outside its clamps");
+  } else {
+    expect(reported(0) == reported(1), "ln T changed in a row that no law moves");
+    expect(near(reported(0), own, 0.0) || (mode == sge::kExactly && reported(0) >= low && reported(0) <= high), "ln T");
+  }
+  return reported(0);
+}
+
+// Mass that top-k, top-p and min-p keep, of weights in falling order; top-p and min-p looser by `slack`.
+double kept_mass(const std::vector<double>& falling, double z, const Draws& d, int r, double slack) {
+  double sum = 0;
+  for (size_t i = 0; i < falling.size() && i < static_cast<size_t>(d.top_ks[r]); ++i) {
+    if (i > 0 && (sum > (d.top_ps[r] + slack) * z || falling[i] < d.min_ps[r] * (1 - slack))) break;
+    sum += falling[i];
+  }
+  return sum;
+}
+
+// A token has a place in the running sum of what the cuts keep: by falling weight, or in order where nothing is cut.
+void expect_token(const Draws& d, const Distribution& at, int r, int token) {
+  const double weight = at.weights[token];
+  double before = 0, through = 0, kept = at.z, loosely_kept = at.z;
+  if (d.top_ks[r] < d.n || d.top_ps[r] < 1.0f || d.min_ps[r] > 0.0f) {
+    int larger = 0;
+    for (double other : at.weights) {
+      if (other > weight * (1 + 1e-5)) before += other, ++larger;
+      if (other >= weight * (1 - 1e-5)) through += other;
+    }
+    std::vector<double> falling = at.weights;
+    std::sort(falling.rbegin(), falling.rend());
+    kept = kept_mass(falling, at.z, d, r, -1e-4), loosely_kept = kept_mass(falling, at.z, d, r, 1e-4);
+    expect(larger < d.top_ks[r], "a token that top-k cuts");
+    expect(larger == 0 || before <= d.top_ps[r] * at.z * (1 + 1e-4), "a token that top-p cuts");
+    expect(larger == 0 || weight >= d.min_ps[r] * (1 - 1e-4), "a token that min-p cuts");
+  } else {
+    for (int i = 0; i < token; ++i) before += at.weights[i];
+    through = before + weight;
+  }
+  expect(d.uniforms[r] * loosely_kept >= before - 1e-4 * at.z && d.uniforms[r] * kept <= through + 1e-4 * at.z,
+         "another token than the one that the random number says");
+}
+
+// Tokens, readings and steering of rows, each alone and all in one batch, bit for bit.
+void check_draw(Random& random) {
+  const Draws d = some_draws(random);
+  const Floats logits = d.logits;
+  const Outcome got(d);
+  expect(std::memcmp(logits.data(), d.logits.data(), sizeof(float) * logits.size()) == 0, "logits that a draw changed");
+  if (!d.steered) expect(Outcome(d, false).tokens == got.tokens, "tokens without readings");
+  for (size_t i = 0; i < d.state.size() / 2; ++i) {
+    const bool used = std::find(d.places.begin(), d.places.end(), static_cast<int64_t>(i)) != d.places.end();
+    expect(used || got.state[i] == d.state[i], "a place of no row was written");
+  }
+  for (int r = 0; r < d.rows; ++r) {
+    const auto reading = [&](sge::Reading which) { return got.readings[static_cast<size_t>(which) * d.rows + r]; };
+    const float* x = d.logits.data() + static_cast<size_t>(r) * d.n;
+    const int token = got.tokens[r];
+    if (token < 0 || token >= d.n) return expect(false, "a token outside the vocabulary");
+    const double log_temperature = expect_steering(d, got, r);
+    const Distribution own(x, d.n, 1.0), at(x, d.n, std::exp(log_temperature));
+    own.expect_moments(reading(sge::kEntropy), reading(sge::kVarentropy), "entropy and varentropy of a row");
+    if (own.proper) {
+      expect(at.weights[token] > 0, "a token of no probability");
+      const double surprisal = std::log(own.z) + (x[token] == own.top ? 0.0 : static_cast<double>(own.top) - x[token]);
+      expect(near(reading(sge::kSurprisal), surprisal, surprisal + std::fabs(own.top)), "surprisal");
+    } else {
+      expect(std::isnan(reading(sge::kSurprisal)), "surprisal of no distribution");
+    }
+    if (d.top_ks[r] == 1) {
+      const float* first = std::find(x, x + d.n, own.top);
+      expect(token == (first == x + d.n ? 0 : first - x), "a greedy row does not take the first of the largest");
+      for (auto which : {sge::kSampledEntropy, sge::kSampledVarentropy}) {
+        expect(own.proper ? reading(which) == 0.0f : std::isnan(reading(which)), "a greedy row's sampled entropy");
+      }
+    } else {
+      at.expect_moments(reading(sge::kSampledEntropy), reading(sge::kSampledVarentropy), "sampled entropy and varentropy");
+      if (own.proper && std::isfinite(own.top)) expect_token(d, at, r, token);
+    }
+    const Draws one = d.alone(r);
+    const Outcome alone(one);
+    const auto same = [&](const Floats& each, const Floats& every) {
+      for (size_t i = 0; i < each.size(); ++i) {
+        if (std::memcmp(&each[i], &every[i * d.rows + r], sizeof(float)) != 0) return false;
+      }
+      return true;
+    };
+    const size_t place = static_cast<size_t>(d.places[r]);
+    expect(alone.tokens[0] == token && same(alone.readings, got.readings) && same(alone.steered, got.steered) &&
+               std::memcmp(&alone.state[place], &got.state[place], sizeof(float)) == 0,
+           "a row is drawn otherwise in a batch");
+  }
+}
+
+// Temperatures: within their ends, as near to the target as these allow, and the same alone and in a batch.
+void check_temperatures(Random& random) {
+  const int n = vocabulary(random), rows = batch(random, n);
+  const Floats logits = sampled_logits(random, rows, n);
+  Floats targets, starts, lowest, highest, results(3 * static_cast<size_t>(rows), -99.0f);
+  for (int r = 0; r < rows; ++r) {
+    targets.push_back(std::fabs(3.0f * random.normal())), starts.push_back(random.normal());
+    lowest.push_back(random.normal() - 1.0f);
+    highest.push_back(lowest.back() + (random.coin() ? 0.0f : std::fabs(3.0f * random.normal())));
+  }
+  sge::solve_temperature(logits.data(), rows, n, targets.data(), starts.data(), lowest.data(), highest.data(), results.data());
+  for (int r = 0; r < rows; ++r) {
+    const Floats x(logits.begin() + static_cast<long>(r) * n, logits.begin() + static_cast<long>(r + 1) * n);
+    const float log_temperature = results[r];
+    expect(log_temperature >= lowest[r] && log_temperature <= highest[r], "a temperature outside its ends");
+    const Distribution at(x.data(), n, std::exp(static_cast<double>(log_temperature)));
+    at.expect_moments(results[rows + r], results[2 * rows + r], "entropy and varentropy at a temperature");
+    const double coldest = Distribution(x.data(), n, std::exp(static_cast<double>(lowest[r]))).entropy;
+    const double hottest = Distribution(x.data(), n, std::exp(static_cast<double>(highest[r]))).entropy;
+    if (at.proper) {
+      const double nearest = std::min(std::max(static_cast<double>(targets[r]), coldest), hottest);
+      expect(std::fabs(at.entropy - nearest) <= 2e-3, "a temperature whose entropy is not nearest to the target");
+    }
+    if (!at.proper || *std::min_element(x.begin(), x.end()) == at.top) {
+      expect(log_temperature == std::min(std::max(starts[r], lowest[r]), highest[r]), "a row that no temperature changes");
+    }
+    Floats alone(3, -99.0f);
+    sge::solve_temperature(x.data(), 1, n, &targets[r], &starts[r], &lowest[r], &highest[r], alone.data());
+    for (int i = 0; i < 3; ++i) {
+      expect(std::memcmp(&alone[i], &results[static_cast<size_t>(i) * rows + r], sizeof(float)) == 0,
+             "a row has another temperature in a batch");
+    }
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -379,6 +665,7 @@ int main(int argc, char** argv) {
       while (going()) {
         check_linear(random), check_head(random), check_small(random);
         check_attention(random), check_rope(random), check_decoder(random);
+        check_draw(random), check_temperatures(random);
         ++rounds;
       }
     });
