@@ -133,6 +133,90 @@ class SamplingConfig(_Section):
     ] = 1.3
 
 
+class SchedulingConfig(_Section):
+    """Entropy-aware scheduling: who waits, who decodes in this step, who gives up memory."""
+
+    enabled: Annotated[
+        bool,
+        Field(
+            description="Schedule by expected resolution of uncertainty for each millisecond of work; off leaves every "
+            "decision to SGLang's --schedule-policy."
+        ),
+    ] = False
+    hold: Annotated[
+        bool,
+        Field(description="Leave long answers out of a decode step where the short ones then end much sooner."),
+    ] = True
+    retraction: Annotated[
+        bool,
+        Field(description="Choose who gives up its KV when the pool is full by what it costs to compute again."),
+    ] = True
+    admission: Annotated[
+        bool,
+        Field(
+            description="Admit by the predicted peak of KV memory in place of SGLang's ratio of most new tokens."
+        ),
+    ] = True
+    compute_weight: Annotated[
+        float, Field(ge=0, le=1000, description="Weight of predicted compute, in ms, in the cost of a request.")
+    ] = 1.0
+    memory_weight: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=1000,
+            description="Weight of memory, as its share of the pool times the ms held, in the cost of a request.",
+        ),
+    ] = 1.0
+    latency_weight: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=1000,
+            description="Weight of the slack until a request has waited unusually long, in ms, in its cost.",
+        ),
+    ] = 1.0
+    flow_weight: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=4,
+            description="Exponent of a request's entropy flow relative to the traffic's; 0 ignores it.",
+        ),
+    ] = 1.0
+    ageing: Annotated[
+        float,
+        Field(
+            ge=0, le=1000, description="A wait as long as the traffic's tail multiplies the score by 1 + ageing."
+        ),
+    ] = 1.0
+    client_weight: Annotated[
+        float,
+        Field(
+            ge=0, le=4, description="Exponent of the factor for clients that were served less; 0 ignores clients."
+        ),
+    ] = 1.0
+    max_wait_tokens: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=1_000_000_000,
+            description="Tokens the server may process before a waiting request goes first, in order of arrival.",
+        ),
+    ] = 1_000_000
+    max_overtaken_tokens: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=1_000_000_000,
+            description="Tokens of work of later requests that may be started before a waiting one.",
+        ),
+    ] = 500_000
+    max_held_steps: Annotated[
+        int, Field(ge=1, le=100_000, description="Most decode steps in a row that a request is left out of.")
+    ] = 64
+
+
 class CpuConfig(_Section):
     """The portable CPU platform; without effect on another."""
 
@@ -170,6 +254,7 @@ class EntropicConfig(_Section):
     telemetry: TelemetryConfig = TelemetryConfig()
     trace: TraceConfig = TraceConfig()
     sampling: SamplingConfig = SamplingConfig()
+    scheduling: SchedulingConfig = SchedulingConfig()
     cpu: CpuConfig = CpuConfig()
 
     def to_json(self) -> str:

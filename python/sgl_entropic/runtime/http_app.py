@@ -8,11 +8,12 @@ from sgl_entropic.errors import SeamError
 from sgl_entropic.runtime.active_config import active_config
 from sgl_entropic.runtime.http_middleware import EntropicMiddleware
 from sgl_entropic.runtime.packed_weights_guard import PackedWeightsGuard
+from sgl_entropic.runtime.routes import add_routes
 from sgl_entropic.runtime.scheduler import STATE_KEY
 
 
 def before_http_server(*args: Any, **kwargs: Any) -> None:
-    """Before ``http_server._setup_and_run_http_server``: check the schedulers' handshake, add the middleware.
+    """Before ``http_server._setup_and_run_http_server``: check the schedulers' handshake, add middleware and routes.
 
     Raises:
         SeamError: a scheduler process came up without the extension; serving would measure nothing.
@@ -23,6 +24,7 @@ def before_http_server(*args: Any, **kwargs: Any) -> None:
         msg = f"scheduler process(es) {silent} came up as plain SGLang; see their log for the plugin's error"
         raise SeamError(msg)
     add_middleware()
+    add_routes()
 
 
 def add_middleware() -> None:

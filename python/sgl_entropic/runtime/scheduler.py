@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from sglang.srt.managers.scheduler import Scheduler
 from sglang.srt.managers.scheduler_components.internal_state import SchedulerInternalStateController
 from sglang.srt.managers.scheduler_components.output_streamer import SchedulerOutputStreamer
 
@@ -18,6 +17,7 @@ from sgl_entropic.runtime.control import check_defaults
 from sgl_entropic.runtime.output_streamer import EntropicOutputStreamer
 from sgl_entropic.runtime.recorder import Recorder
 from sgl_entropic.runtime.refusals import steering_problems
+from sgl_entropic.runtime.scheduling.mixin import ScheduledByEntropy
 from sgl_entropic.runtime.seams import verify
 from sgl_entropic.runtime.slots import SlotStore
 from sgl_entropic.runtime.telemetry import Telemetry
@@ -42,7 +42,7 @@ class EntropicInternalState(SchedulerInternalStateController):
         return output
 
 
-class EntropicScheduler(Scheduler):
+class EntropicScheduler(ScheduledByEntropy):
     """The scheduler of one rank, measuring what it serves."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -147,4 +147,5 @@ class EntropicScheduler(Scheduler):
             "counters": self.entropic_counters.snapshot(),
             "slot_store_bytes": 0 if telemetry is None or telemetry.store is None else telemetry.store.nbytes,
             "cpu": None if fast is None else fast.state(),
+            "scheduling": self.entropic_scheduling_state(),
         }

@@ -18,6 +18,12 @@ class Counters:
         unscored_prompt_tokens: prompt tokens that could not be scored; their readings are unknown.
         steered_tokens: tokens drawn at a temperature or min-p threshold that follows a target entropy.
         saturated_tokens: those among them whose target was out of reach.
+        ordered_queues: waiting queues sorted by the scheduling policy.
+        overtaken_requests: waiting requests that a later one was started before, summed over the starts.
+        held_rows: rows left out of a decode step.
+        predicted_reserves: admissions that kept a predicted amount of memory free.
+        retracted_requests: requests that gave up their KV, whoever chose them.
+        recomputed_tokens: tokens computed again because of that.
         trace_written: step records in the JSONL file.
         trace_dropped: step records that found the file's queue full or the file broken.
         publish_sent: step records handed to the live stream.
@@ -32,6 +38,12 @@ class Counters:
     unscored_prompt_tokens: int = 0
     steered_tokens: int = 0
     saturated_tokens: int = 0
+    ordered_queues: int = 0
+    overtaken_requests: int = 0
+    held_rows: int = 0
+    predicted_reserves: int = 0
+    retracted_requests: int = 0
+    recomputed_tokens: int = 0
     trace_written: int = 0
     trace_dropped: int = 0
     publish_sent: int = 0

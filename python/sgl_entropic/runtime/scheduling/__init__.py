@@ -1,0 +1,1 @@
+"""Entropy-aware scheduling inside SGLang's scheduler process."""

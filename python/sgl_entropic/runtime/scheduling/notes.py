@@ -1,0 +1,77 @@
+"""What scheduling remembers of one request; it lives on SGLang's ``Req``, survives retraction and dies with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sgl_entropic.runtime.request_state import state_of
+from sgl_entropic.scheduling.facts import RequestFacts
+
+_ATTRIBUTE = "_sgl_entropic_scheduling"
+
+
+@dataclass(slots=True)
+class Notes:
+    """Filled in by :class:`.seat.Seat`.
+
+    Attributes:
+        arrival: place in the order of arrival.
+        priority: the user's, larger first.
+        arrived_at_tokens: reading of the token clock at arrival.
+        waits_since_tokens: the same when it was last queued.
+        admitted: whether it has left the queue.
+        started: whether it ever had.
+        wait_tokens: tokens that the server processed before it was first admitted.
+        held_steps: decode steps it has been left out of in a row.
+        holds: decode steps it has been left out of.
+        retractions: times it gave up its KV.
+        recomputed_tokens: tokens computed again for that.
+        finished: whether its end was seen.
+    """
+
+    arrival: int
+    priority: int
+    arrived_at_tokens: int
+    waits_since_tokens: int
+    admitted: bool = False
+    started: bool = False
+    wait_tokens: int = 0
+    held_steps: int = 0
+    holds: int = 0
+    retractions: int = 0
+    recomputed_tokens: int = 0
+    finished: bool = False
+
+
+def notes_of(req: Any) -> Notes | None:
+    """The notes of a ``Req``; ``None`` for one that was never queued, as the probes of a health check."""
+    notes: Notes | None = getattr(req, _ATTRIBUTE, None)
+    return notes
+
+
+def attach(req: Any, notes: Notes) -> None:
+    """Give ``req`` its notes."""
+    setattr(req, _ATTRIBUTE, notes)
+
+
+def facts_of(req: Any, notes: Notes, *, running: bool) -> RequestFacts:
+    """What the policy may know of ``req``."""
+    sampling = req.sampling_params
+    time = state_of(req).time
+    return RequestFacts(
+        key=req.rid,
+        arrival=notes.arrival,
+        prompt_tokens=len(req.origin_input_ids),
+        max_new_tokens=sampling.max_new_tokens,
+        generated_tokens=len(req.output_ids),
+        cached_tokens=req.prefix_len if running else req.num_matched_prefix_tokens,
+        ignores_eos=bool(sampling.ignore_eos),
+        priority=notes.priority,
+        client=None,
+        route="grammar" if req.grammar is not None else "",
+        flow_nats=time.tau_nats / (time.count - 1) if time.count > 1 else None,
+        arrived_at_tokens=notes.arrived_at_tokens,
+        waits_since_tokens=notes.waits_since_tokens,
+        held_steps=notes.held_steps,
+    )

@@ -1,0 +1,240 @@
+"""The policy's seat in the scheduler process: it keeps the token clock, learns from every step, and asks the policy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sgl_entropic.runtime.scheduling.notes import Notes, attach, facts_of, notes_of
+from sgl_entropic.scheduling import EntropicPolicy, RequestFacts, ServerFacts
+from sgl_entropic.trace.counters import Counters
+
+# A pause longer than this is no part of the step before it: a debugger, a suspended machine.
+_LONGEST_STEP_S = 60.0
+# Of each list; every explanation looks at the whole of it.
+_MOST_EXPLAINED = 16
+
+
+@dataclass(slots=True)
+class _Launch:
+    """A step under way: what was launched, and when."""
+
+    at_s: float
+    prefill_tokens: int
+    prefill_context: float
+    rows: int
+    context_tokens: int
+    mixed: bool
+
+
+@dataclass(slots=True)
+class Seat:
+    """State of one scheduler process.
+
+    Attributes:
+        policy: ``None`` leaves every decision to SGLang; the counting goes on.
+        counters: of this process.
+        allocator: SGLang's of KV slots.
+        tree_cache: SGLang's prefix cache.
+        most_running: most requests that run at a time.
+        priority_sign: 1 where larger user priorities go first, -1 where smaller do, 0 where there are none.
+        chooses_order: whether the policy orders the waiting queue.
+        chooses_holds: whether the policy may leave running requests out of a step.
+        chooses_retractions: whether the policy picks who gives up its KV.
+        chooses_admission: whether the policy reserves memory for running requests.
+        token_clock: prompt tokens computed and tokens decoded.
+        decode_steps: decode steps.
+    """
+
+    policy: EntropicPolicy | None
+    counters: Counters
+    allocator: Any
+    tree_cache: Any
+    most_running: int
+    priority_sign: int = 0
+    chooses_order: bool = False
+    chooses_holds: bool = False
+    chooses_retractions: bool = False
+    chooses_admission: bool = False
+    token_clock: int = 0
+    decode_steps: int = 0
+    _arrivals: int = 0
+    _launch: _Launch | None = None
+
+    # ------------------------------------------------------------------------------------------- life of a request
+
+    def queued(self, req: Any, *, retracted: bool) -> None:
+        """``req`` has joined the waiting queue."""
+        notes = notes_of(req)
+        if notes is None:
+            priority = self.priority_sign * (req.priority or 0)
+            notes = Notes(self._arrivals, priority, self.token_clock, self.token_clock)
+            self._arrivals += 1
+            attach(req, notes)
+        elif retracted:
+            notes.waits_since_tokens = self.token_clock
+            notes.held_steps = 0
+            notes.admitted = False
+        if retracted:
+            notes.retractions += 1
+            self.counters.retracted_requests += 1
+
+    def started(self, admitted: Sequence[Any], waiting: Sequence[Any]) -> None:
+        """``admitted`` go into a prefill; ``waiting`` stay in the queue."""
+        # Chunks after the first, and rows that only decode along, were admitted before.
+        new = [req for req in admitted if (notes := notes_of(req)) is not None and not notes.admitted]
+        for req in new:
+            self._admit(req, self._noted(req))
+        if self.policy is not None and self.chooses_order and new:
+            passed = self.facts_of_waiting(waiting)
+            for facts in self.facts_of_waiting(new):
+                self.counters.overtaken_requests += sum(other.arrival < facts.arrival for other in passed)
+                self.policy.observe_started(facts, passed, self.server())
+
+    def _admit(self, req: Any, notes: Notes) -> None:
+        notes.admitted = True
+        if notes.retractions:
+            uncached = len(req.origin_input_ids) + len(req.output_ids) - req.prefix_len
+            notes.recomputed_tokens += uncached
+            self.counters.recomputed_tokens += uncached
+        elif not notes.started:
+            notes.started = True
+            notes.wait_tokens = self.token_clock - notes.arrived_at_tokens
+
+    def ended(self, reqs: Sequence[Any]) -> None:
+        """Look through the requests of a step for those that have just ended."""
+        for req in reqs:
+            notes = notes_of(req)
+            if notes is None or notes.finished or not req.finished():
+                continue
+            notes.finished = True
+            if self.policy is None:
+                continue
+            facts = facts_of(req, notes, running=True)
+            reason = req.finished_reason.to_json()["type"]
+            if reason == "abort":
+                self.policy.observe_aborted(facts)
+            else:
+                self.policy.observe_finished(facts, hit_limit=reason == "length")
+
+    # ----------------------------------------------------------------------------------------------- life of a step
+
+    def launched(self, batch: Any, now_s: float, *, after_idle: bool) -> None:
+        """A step is about to be launched: the one before has taken until now."""
+        before, self._launch = self._launch, None
+        if before is not None and not after_idle and self.policy is not None:
+            self._learn(before, now_s - before.at_s)
+        mode = batch.forward_mode
+        if mode.is_extend():
+            new, past = batch.extend_lens, batch.prefix_lens
+            tokens = sum(new)
+            weighted = sum(n * (p + n / 2) for n, p in zip(new, past, strict=True))
+            self._launch = _Launch(now_s, tokens, weighted / max(tokens, 1), len(new), 0, mode.is_mixed())
+            self.token_clock += tokens
+        elif mode.is_decode():
+            rows, context = batch.batch_size(), int(batch.seq_lens_cpu.sum()) if batch.seq_lens_cpu is not None else 0
+            self._launch = _Launch(now_s, 0, 0.0, rows, context, mixed=False)
+            self.token_clock += rows
+            self.decode_steps += 1
+
+    def _learn(self, step: _Launch, seconds: float) -> None:
+        assert self.policy is not None
+        if step.mixed or not 0 < seconds < _LONGEST_STEP_S:
+            return
+        if step.prefill_tokens:
+            self.policy.observe_prefill(step.prefill_tokens, round(step.prefill_context), 1e3 * seconds)
+        else:
+            self.policy.observe_decode(step.rows, step.context_tokens, 1e3 * seconds)
+
+    # ---------------------------------------------------------------------------------------------------- decisions
+
+    def server(self) -> ServerFacts:
+        """The server as the policy sees it."""
+        free = self.allocator.available_size() + self.tree_cache.evictable_size()
+        return ServerFacts(self.token_clock, self.decode_steps, self.allocator.size, free, self.most_running)
+
+    def facts_of_waiting(self, reqs: Sequence[Any]) -> list[RequestFacts]:
+        """Facts of requests of the waiting queue."""
+        return [facts_of(req, self._noted(req), running=False) for req in reqs]
+
+    def facts_of_running(self, reqs: Sequence[Any]) -> list[RequestFacts]:
+        """Facts of requests that hold KV."""
+        return [facts_of(req, self._noted(req), running=True) for req in reqs]
+
+    def _noted(self, req: Any) -> Notes:
+        notes = notes_of(req)
+        if notes is None:
+            self.queued(req, retracted=False)
+            notes = notes_of(req)
+            assert notes is not None
+        return notes
+
+    def order(self, queue: list[Any]) -> None:
+        """Sort the waiting queue in place."""
+        assert self.policy is not None
+        if len(queue) > 1:
+            places = self.policy.order(self.facts_of_waiting(queue), self.server())
+            queue[:] = [queue[place] for place in places]
+            self.counters.ordered_queues += 1
+
+    def held(self, reqs: Sequence[Any], waiting: int) -> frozenset[int]:
+        """Rows of the running batch to leave out of this step."""
+        if self.policy is None or not self.chooses_holds:
+            return frozenset()
+        rows = self.policy.hold(self.facts_of_running(reqs), waiting, self.server())
+        for row, req in enumerate(reqs):
+            notes = self._noted(req)
+            notes.held_steps = notes.held_steps + 1 if row in rows else 0
+            notes.holds += row in rows
+        self.counters.held_rows += len(rows)
+        return rows
+
+    def retraction_order(self, reqs: Sequence[Any]) -> list[int]:
+        """Indices from most to least worth keeping."""
+        assert self.policy is not None
+        return self.policy.retraction_order(self.facts_of_running(reqs), self.server())
+
+    def reserved_tokens(self, reqs: Sequence[Any]) -> int:
+        """KV that the running requests are still expected to need."""
+        assert self.policy is not None
+        return self.policy.admission_tokens(self.facts_of_running(reqs), self.server())
+
+    # --------------------------------------------------------------------------------------------------- explaining
+
+    def state(self, queue: Sequence[Any], running: Sequence[Any]) -> dict[str, Any]:
+        """For the internal state: what was learnt, and why the first of both lists stand where they do."""
+        policy = self.policy
+        if policy is None:
+            return {"enabled": False, "token_clock": self.token_clock, "decode_steps": self.decode_steps}
+        server = self.server()
+        waits, runs = self.facts_of_waiting(queue), self.facts_of_running(running)
+        return {
+            "enabled": True,
+            "token_clock": self.token_clock,
+            "decode_steps": self.decode_steps,
+            "cost_ms": {
+                "decode_step": policy.cost.decode_fixed_ms,
+                "decode_row": policy.cost.decode_row_ms,
+                "decode_context_token": policy.cost.decode_context_token_ms,
+                "prefill_token": policy.cost.prefill_marginal_ms(1, 0),
+            },
+            "waiting_count": len(waits),
+            "running_count": len(runs),
+            "waiting": [policy.explain(facts, waits, runs, server) for facts in waits[:_MOST_EXPLAINED]],
+            "running": [policy.explain(facts, waits, runs, server) for facts in runs[:_MOST_EXPLAINED]],
+        }
+
+
+_installed: Seat | None = None
+
+
+def install(here: Seat | None) -> None:
+    """Make ``here`` the seat of this process; ``None`` takes it away."""
+    global _installed  # noqa: PLW0603 -- one scheduler a process; SGLang's hooks carry no state of their own
+    _installed = here
+
+
+def seat() -> Seat | None:
+    """The process's seat; ``None`` in processes without a scheduler."""
+    return _installed

@@ -1,0 +1,77 @@
+"""How the scheduler weighs and bounds its decisions; ``SchedulingSettings.neutral()`` is first come, first served."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+
+from sgl_entropic.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulingSettings:
+    """Weights of the terms and bounds of what the policy may do. All terms are in ms, so weights are plain numbers.
+
+    Attributes:
+        alpha: weight of a request's compute. All three weights 0: arrival order.
+        beta: weight of its share of the KV pool over its stay.
+        gamma: weight of its slack, at most as much again as its work.
+        flow_weight: exponent of its entropy flow relative to the traffic's; 0 ignores flows.
+        ageing: a wait as long as the traffic's tail wait multiplies the score by ``1 + ageing``; 0 is off.
+        wait_quantile: which quantile of waits is the tail wait.
+        client_weight: exponent of the factor for clients that were served less than others; 0 is off.
+        max_wait_tokens: progress of the token clock after which a waiting request is due, hence first.
+        max_overtaken_tokens: most work of later arrivals, in tokens, that may start before a request.
+        hold: whether running requests may be left out of decode steps.
+        max_held_steps: most decode steps in a row that a request is left out of.
+        hold_gain: least predicted saving of mean latency, as a share, for which any is held.
+        hold_hysteresis: how much shorter a held request must be than a running one to change places, as a share.
+        replan_steps: decode steps between two plans of what to hold.
+        admission_scenarios: futures drawn for the peak of KV need; the highest counts.
+    """
+
+    alpha: float = 1.0
+    beta: float = 1.0
+    gamma: float = 1.0
+    flow_weight: float = 1.0
+    ageing: float = 1.0
+    wait_quantile: float = 0.95
+    client_weight: float = 1.0
+    max_wait_tokens: int = 1_000_000
+    max_overtaken_tokens: int = 500_000
+    hold: bool = True
+    max_held_steps: int = 64
+    hold_gain: float = 0.05
+    hold_hysteresis: float = 0.2
+    replan_steps: int = 8
+    admission_scenarios: int = 8
+
+    def __post_init__(self) -> None:
+        """Refuse what no policy can mean.
+
+        Raises:
+            ConfigError: names the setting, its value and what is accepted.
+        """
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not math.isfinite(value) or value < 0:
+                raise ConfigError(f"scheduling.{field.name} is {value}: it has to be finite and at least 0")
+        for name in ("max_wait_tokens", "max_held_steps", "replan_steps", "admission_scenarios"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"scheduling.{name} is {getattr(self, name)}: it has to be at least 1")
+        for name in ("wait_quantile", "hold_hysteresis"):
+            if getattr(self, name) >= 1.0:
+                raise ConfigError(f"scheduling.{name} is {getattr(self, name)}: it has to be below 1")
+
+    @classmethod
+    def neutral(cls) -> SchedulingSettings:
+        """Return the settings under which requests go in order of arrival and none is held."""
+        return cls(
+            alpha=0.0,
+            beta=0.0,
+            gamma=0.0,
+            flow_weight=0.0,
+            ageing=0.0,
+            client_weight=0.0,
+            hold=False,
+        )
