@@ -142,9 +142,10 @@ def test_ours_are_read_and_written_back(values: dict[str, bool]) -> None:
         ("sampling_actuator", ["temperature", "min_p"], ["top_p", 0]),
         ("min_temperature_scale", [0.05, 1], [0, 0.04, 1.01, "1", True]),
         ("max_temperature_scale", [1, 20.0], [0.99, 21, math.inf, True]),
+        ("client_id", ["a", "team 7", "\u00fc" * 128], ["", "a" * 129, "a\nb", 7, True]),
     ],
 )
-def test_how_to_sample(name: str, good: list[Any], bad: list[Any]) -> None:
+def test_values_of_each_parameter(name: str, good: list[Any], bad: list[Any]) -> None:
     """Numbers in their range, words among theirs; the refusal says which."""
     for value in good:
         params = parse_custom_params({"entropic": {name: value}})

@@ -11,7 +11,7 @@ PARAMETERS_KEY = "entropic"
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter that a request may carry: a switch, a number in a range, or one of some words.
+    """One parameter that a request may carry: a switch, a number in a range, one of some words, or a name.
 
     Attributes:
         name: its key.
@@ -22,6 +22,7 @@ class Parameter:
         low: least number accepted; ``None`` when no number is.
         high: largest number accepted.
         words: texts accepted.
+        characters: most of a name of the client's own choice; 0 when none is accepted.
     """
 
     name: str
@@ -32,13 +33,14 @@ class Parameter:
     low: float | None = None
     high: float = math.inf
     words: tuple[str, ...] = ()
+    characters: int = 0
 
     def accepts(self, value: object) -> bool:
         """Whether ``value``, from a client's JSON, is of the type and in the range."""
         if isinstance(value, bool):
             return self.switch
         if isinstance(value, str):
-            return value in self.words
+            return value in self.words or (0 < len(value) <= self.characters and value.isprintable())
         number = isinstance(value, int | float) and self.low is not None
         return number and self.low <= value <= self.high  # type: ignore[operator]  # NaN is not
 
@@ -49,6 +51,7 @@ MAX_GAIN = 10.0
 LEAST_SCALE, LARGEST_SCALE = 0.05, 20.0
 MODES = ("fixed", "newton", "exact")
 ACTUATORS = ("temperature", "min_p")
+MOST_CLIENT_CHARACTERS = 128
 
 PARAMETERS: tuple[Parameter, ...] = (
     Parameter(
@@ -105,11 +108,18 @@ PARAMETERS: tuple[Parameter, ...] = (
         low=1.0,
         high=LARGEST_SCALE,
     ),
+    Parameter(
+        "client_id",
+        f"a name of 1 to {MOST_CLIENT_CHARACTERS} printable characters",
+        False,
+        "who asks, so that scheduling can be fair between clients",
+        characters=MOST_CLIENT_CHARACTERS,
+    ),
 )
 BY_NAME = {parameter.name: parameter for parameter in PARAMETERS}
 TOP_LEVEL = tuple(parameter.name for parameter in PARAMETERS if parameter.top_level)
-# What says how, and nothing without a target.
-HOW = tuple(name for name in BY_NAME if name.startswith(("sampling_", "min_", "max_")))
+# What says how and nothing by itself, and names that others may use for their own: elsewhere than in our place, no slip.
+HOW = tuple(name for name in BY_NAME if name.startswith(("sampling_", "min_", "max_", "client_")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +135,7 @@ class RequestParams:
     sampling_actuator: str | None = None
     min_temperature_scale: float | None = None
     max_temperature_scale: float | None = None
+    client_id: str | None = None
 
     def merged(self, other: RequestParams) -> RequestParams:
         """Both askings together: what either asks to return is given; of the rest, ``other`` decides where it speaks."""

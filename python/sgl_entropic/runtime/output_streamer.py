@@ -8,6 +8,7 @@ from sglang.srt.managers.scheduler_components.output_streamer import SchedulerOu
 
 from sgl_entropic.runtime.request_state import RequestState, state_of
 from sgl_entropic.runtime.response import INFO_KEY
+from sgl_entropic.runtime.scheduling.notes import report_of
 from sgl_entropic.signals import TokenReading, json_number
 
 
@@ -33,6 +34,8 @@ def _chunk(req: Any) -> list[dict[str, Any]]:
         chunk["prompt_surprisal_nats"], chunk["prompt_entropy_nats"] = map(_rounded, state.prompt)
     if req.finished():
         chunk["summary"] = state.time.summary().to_dict()
+        if (scheduling := report_of(req)) is not None:
+            chunk["scheduling"] = scheduling
     return [chunk] if chunk else []
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sgl_entropic.runtime.request_state import state_of
+from sgl_entropic.runtime.scheduling.notes import untraced_score
 from sgl_entropic.signals import TokenReading
 from sgl_entropic.trace.counters import Counters
 from sgl_entropic.trace.record import RowRecord, StepKind, StepRecord
@@ -85,4 +86,5 @@ def _row(req: Any, index: int, token: int, reading: TokenReading) -> RowRecord:
         saturated=steered.saturated,
         min_p=steered.min_p,
         cut_entropy_nats=steered.cut_entropy_nats,
+        scheduling=untraced_score(req),
     )

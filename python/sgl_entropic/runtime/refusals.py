@@ -114,6 +114,34 @@ _SLOTS: tuple[Refusal, ...] = (
 )
 
 
+_SCHEDULING: tuple[Refusal, ...] = (
+    Refusal(
+        "schedule_policy",
+        "--schedule-policy",
+        lambda v: v in ("fcfs", None),
+        "one policy orders the queue; leave it out, or use --entropic-scheduling off",
+    ),
+    Refusal(
+        "pp_size",
+        "--pp-size",
+        lambda v: v in _ONE,
+        "stages keep running batches of their own; accepted: 1, or --entropic-scheduling off",
+    ),
+    Refusal(
+        "disaggregation_mode",
+        "--disaggregation-mode",
+        unset,
+        "prefill and decode have queues of their own there; use --entropic-scheduling off",
+    ),
+    Refusal(
+        "dllm_algorithm",
+        "--dllm-algorithm",
+        unset,
+        "diffusion models are scheduled by blocks; use --entropic-scheduling off",
+    ),
+)
+
+
 def refuse_combinations(server_args: Any, config: EntropicConfig) -> None:
     """Refuse what the asked-for mechanisms cannot work with.
 
@@ -131,6 +159,8 @@ def refuse_combinations(server_args: Any, config: EntropicConfig) -> None:
             rules += _SLOTS
     if config.sampling.target_nats is not None:
         rules += _STEERING
+    if config.scheduling.enabled:
+        rules += _SCHEDULING
     problems = explain(rules, server_args)
     if config.trace.publish is not None and (getattr(server_args, "dp_size", 1) or 1) > 1:
         problems.append(

@@ -28,12 +28,14 @@ class ResponseReadings:
         prompt: prompt lists, once they are known; empty unless the client asked.
         request: what is the same for all its tokens.
         summary: known when the request has finished.
+        scheduling: likewise, where the server schedules by entropy.
     """
 
     tokens: dict[str, list[Any]] = field(default_factory=dict)
     prompt: dict[str, list[float | None]] = field(default_factory=dict)
     request: dict[str, Any] = field(default_factory=dict)
     summary: dict[str, Any] | None = None
+    scheduling: dict[str, Any] | None = None
 
     def add(self, chunk: dict[str, Any]) -> None:
         """Take in a chunk of the scheduler."""
@@ -45,6 +47,7 @@ class ResponseReadings:
                 self.prompt[name] = chunk[name]
         self.request.update({name: chunk[name] for name in REQUEST_FIELDS if name in chunk})
         self.summary = chunk.get("summary", self.summary)
+        self.scheduling = chunk.get("scheduling", self.scheduling)
 
     def __len__(self) -> int:
         """Output tokens with readings so far."""
@@ -64,4 +67,6 @@ class ResponseReadings:
             document.update(self.prompt)
         if with_summary and self.summary is not None:
             document["summary"] = self.summary
+            if self.scheduling is not None:
+                document["scheduling"] = self.scheduling
         return document

@@ -216,6 +216,15 @@ SEAMS: tuple[Seam, ...] = (
         "the queue has observers",
     ),
     Seam(
+        "sglang.srt.managers.scheduler.Scheduler._release_aborted_request",
+        ("self", "req"),
+        Mechanism.OVERRIDE,
+        _HERE + "scheduling.mixin.ScheduledByEntropy._release_aborted_request",
+        "a request that left without having run",
+        ("scheduler",),
+        "the queue has observers",
+    ),
+    Seam(
         "sglang.srt.managers.scheduler.Scheduler.get_new_batch_prefill",
         ("self", "running_batch"),
         Mechanism.OVERRIDE,

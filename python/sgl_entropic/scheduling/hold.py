@@ -7,28 +7,33 @@ as good as any order, and a smaller batch only loses throughput.
 
 So the plan is found by playing it: for several k, the sum of completion times over a few futures drawn from the belief
 (not its mean, which would promise gains that uncertainty takes away), with starts in order of *expected* length and
-backfilling, and the waiting requests following behind: what a smaller batch loses in throughput, they pay for.
+backfilling, and the waiting requests following behind: what a smaller batch loses in throughput, they pay for. A gain
+counts as far as the futures agree on it, less a price for those that have yet to arrive and are not in the play: only
+batches that carry the demand are tried, and throughput that is lost is charged by the load.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from heapq import heapreplace
 
 import numpy as np
 
+from sgl_entropic.scheduling.completion import StepCost, completion_ms
 from sgl_entropic.scheduling.cost import CostModel
+from sgl_entropic.scheduling.demand import Demand
 from sgl_entropic.scheduling.facts import RequestFacts, ServerFacts
 from sgl_entropic.scheduling.remaining import RemainingBelief
 from sgl_entropic.scheduling.settings import SchedulingSettings
-from sgl_entropic.scheduling.traffic import Columns
+from sgl_entropic.scheduling.traffic import Columns, FloatArray
 
-FUTURES = 4
+FUTURES = 6
 SHARES = (0.75, 0.5, 0.25, 0.125)
 """Batches that are tried, as shares of those that run."""
 LEAST_ROW_SHARE = 0.2
 """Where rows are a smaller share of a step than this, a smaller batch saves next to nothing: not even tried."""
+ARRIVALS_PRICE = 3.0
+"""Share of mean latency that a lost share of throughput costs later arrivals at full load."""
 LEAST_FREE_SHARE = 0.05
 """With less of the pool free, none is held: memory comes back soonest when all run."""
 
@@ -57,12 +62,16 @@ class HoldPlanner:
         settings: bounds; ``hold`` switches it off.
         cost: ms of decode steps.
         belief: tokens to come.
+        demand: what a smaller batch has to carry.
     """
 
-    def __init__(self, settings: SchedulingSettings, cost: CostModel, belief: RemainingBelief) -> None:
+    def __init__(
+        self, settings: SchedulingSettings, cost: CostModel, belief: RemainingBelief, demand: Demand
+    ) -> None:
         self._settings = settings
         self._cost = cost
         self._belief = belief
+        self._demand = demand
         self.plan: HoldPlan | None = None
 
     def hold(
@@ -96,75 +105,44 @@ class HoldPlanner:
     def _plan(self, running: Sequence[RequestFacts], waiting_count: int, server: ServerFacts) -> HoldPlan:
         count = len(running)
         columns = Columns.of(running, self._belief.groups)
-        context = float(columns.context.mean())
-        row_ms = self._cost.decode_row_ms + self._cost.decode_context_token_ms * context
-        fixed_ms = self._cost.decode_fixed_ms
-        if row_ms * count < LEAST_ROW_SHARE * (fixed_ms + row_ms * count):
-            return HoldPlan(server.decode_steps, count, {request.key: 0 for request in running}, 0.0)
-        expected = self._belief.expected_many(columns)
+        context_ms = self._cost.decode_context_token_ms * float(columns.context.mean())
+        cost = StepCost(self._cost.decode_fixed_ms, self._cost.decode_row_ms + context_ms)
+        if cost.row_ms * count < LEAST_ROW_SHARE * cost.step_ms(count):
+            return HoldPlan(server.decode_steps, count, dict.fromkeys((r.key for r in running), 0), 0.0)
         was_held = np.array([request.held_steps > 0 for request in running])
+        expected = self._belief.expected_many(columns)
         # Those that ran go on unless a held one is shorter by a margin, or each plan would swap equals.
         expected = np.where(was_held, expected, expected * (1.0 - self._settings.hold_hysteresis))
         order = np.lexsort((columns.arrival, expected))
-        behind = min(waiting_count, count)
-        futures = np.hstack(
-            [
-                self._belief.scenarios(columns, FUTURES)[:, order],
-                self._belief.typical_scenarios(behind, FUTURES),
-            ]
-        ).tolist()
-        weight = waiting_count / behind if behind else 0.0
-
-        def total_ms(at_once: int) -> float:
-            return sum(
-                completion_ms(future, at_once, fixed_ms, row_ms, running=count, weight=weight)
-                for future in futures
-            )
-
-        at_once, gain = self._choose(total_ms, count, holding=bool(was_held.any()))
+        at_once, gain = self._best(columns.take(order), waiting_count, cost)
+        # While some are held already, half the gain is enough to go on: plans must not alternate.
+        if gain < self._settings.hold_gain * (0.5 if was_held.any() else 1.0):
+            at_once, gain = count, 0.0
         rank = {running[index].key: place for place, index in enumerate(order.tolist())}
         return HoldPlan(server.decode_steps, at_once, rank, gain)
 
-    def _choose(self, total_ms: Callable[[int], float], count: int, *, holding: bool) -> tuple[int, float]:
-        """Return the batch to run and its gain; while some are held already, half the gain is enough to go on."""
-        all_ms = total_ms(count)
-        tried = sorted({max(1, round(share * count)) for share in SHARES} - {count}, reverse=True)
-        totals = {at_once: total_ms(at_once) for at_once in tried}
-        best = min(totals, key=lambda at_once: totals[at_once])
-        gain = 1.0 - totals[best] / all_ms if all_ms > 0.0 else 0.0
-        enough = self._settings.hold_gain * (0.5 if holding else 1.0)
-        return (best, gain) if gain >= enough else (count, 0.0)
+    def _best(self, ordered: Columns, waiting_count: int, cost: StepCost) -> tuple[int, float]:
+        """Return the number at once with the largest gain over all, and that gain: at least 0, for all."""
+        count = len(ordered.arrival)
+        behind = min(waiting_count, count)
+        futures = np.hstack(
+            [self._belief.scenarios(ordered, FUTURES), self._belief.typical_scenarios(behind, FUTURES)]
+        ).tolist()
+        weight = waiting_count / max(1, behind)
 
+        def totals_ms(at_once: int) -> FloatArray:
+            played = [completion_ms(f, at_once, cost, running=count, weight=weight) for f in futures]
+            return np.array(played)
 
-def completion_ms(
-    lengths: Sequence[float], at_once: int, fixed_ms: float, row_ms: float, *, running: int, weight: float
-) -> float:
-    """Return the sum of completion times when ``at_once`` requests run at a time and the next follows one that ends.
-
-    Args:
-        lengths: tokens to come, in order of start; those that run first, then those that wait.
-        at_once: rows of a step while enough are left.
-        fixed_ms: ms of a step.
-        row_ms: ms of a row of it.
-        running: how many of ``lengths`` count with weight 1.
-        weight: of each of the rest.
-    """
-    rows = [0.0] * min(at_once, len(lengths))
-    ends = []
-    last_start = 0.0
-    for length in lengths:
-        last_start = rows[0]
-        ends.append(last_start + length)
-        heapreplace(rows, last_start + length)
-    full_ms = fixed_ms + row_ms * len(rows)
-    # From the last start on rows run out, and steps become cheaper.
-    clock_ms, step, left = last_start * full_ms, last_start, len(rows)
-    end_ms = {}
-    for end in sorted(rows):
-        clock_ms += (end - step) * (fixed_ms + row_ms * left)
-        end_ms[end] = clock_ms
-        step, left = end, left - 1
-    total = 0.0
-    for place, end in enumerate(ends):
-        total += (end_ms[end] if end > last_start else end * full_ms) * (1.0 if place < running else weight)
-    return total
+        load = min(1.0, self._demand.load(cost.token_ms(count)))
+        all_ms = totals_ms(count)
+        best, best_gain = count, 0.0
+        for at_once in sorted({max(1, round(share * count)) for share in SHARES} - {count}, reverse=True):
+            if not self._demand.carries(cost.token_ms(at_once)):
+                continue
+            gains = 1.0 - totals_ms(at_once) / np.maximum(all_ms, 1e-9)
+            lost = cost.token_ms(at_once) / cost.token_ms(count) - 1.0
+            gain = float(gains.mean() - gains.std()) - ARRIVALS_PRICE * load * lost
+            if gain > best_gain:
+                best, best_gain = at_once, gain
+        return best, best_gain

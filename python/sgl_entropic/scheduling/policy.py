@@ -11,6 +11,7 @@ import numpy as np
 from sgl_entropic.scheduling import score_cache as column
 from sgl_entropic.scheduling.clients import ClientCounters
 from sgl_entropic.scheduling.cost import CostModel
+from sgl_entropic.scheduling.demand import Demand
 from sgl_entropic.scheduling.facts import RequestFacts, ServerFacts
 from sgl_entropic.scheduling.fairness import Overtaking, bounded_order
 from sgl_entropic.scheduling.hold import HoldPlanner
@@ -56,7 +57,8 @@ class EntropicPolicy:
         self.overtaking = Overtaking()
         self.tail_wait = TailWait(self.settings.wait_quantile)
         self.clients = ClientCounters()
-        self.holding = HoldPlanner(self.settings, self.cost, self.belief)
+        self.demand = Demand(self.cost)
+        self.holding = HoldPlanner(self.settings, self.cost, self.belief, self.demand)
         self._estimates = Estimates(self.cost, self.belief, self.flow)
         self._cache = ScoreCache()
         self._batch = TYPICAL_BATCH
@@ -71,7 +73,12 @@ class EntropicPolicy:
         self, running: Sequence[RequestFacts], waiting_count: int, server: ServerFacts
     ) -> frozenset[int]:
         """Return the indices of ``running`` to leave out of this decode step: never all, none of fewer than two."""
-        return self.holding.hold(running, waiting_count, server)
+        held = self.holding.hold(running, waiting_count, server)
+        rows = [request.context_tokens for index, request in enumerate(running) if index not in held]
+        if rows:
+            self._batch += (len(rows) - self._batch) / BATCH_MEMORY_STEPS
+            self.demand.observe_steps(server, len(rows), sum(rows))
+        return held
 
     def retraction_order(self, running: Sequence[RequestFacts], server: ServerFacts) -> list[int]:
         """Return the indices of ``running`` from most to least worth keeping; victims are taken from the end.
@@ -114,7 +121,7 @@ class EntropicPolicy:
             compute_ms=float(terms.compute_ms[0]),
             memory_ms=float(terms.memory_ms[0]),
             latency_ms=max(0.0, 1.0 - waited) * float(terms.work_ms[0]),
-            ageing=1.0 + self.settings.ageing * waited,
+            ageing=1.0 + self.settings.ageing * waited**2,
             client_factor=factor,
         )
 
@@ -151,8 +158,10 @@ class EntropicPolicy:
         self.cost.observe_prefill(uncached_tokens, context_tokens, ms)
 
     def observe_decode(self, batch: int, context_tokens_total: int, ms: float) -> None:
-        """Learn what a decode step took, and how large batches are; with a frozen cost model, only the latter."""
-        self._batch += (batch - self._batch) / BATCH_MEMORY_STEPS
+        """Learn what a decode step took, and how large batches are; nothing with a frozen cost model."""
+        if not self.cost.frozen:
+            # Frozen, ranks have to decide alike: they learn batches from what all are asked, not from what each measured.
+            self._batch += (batch - self._batch) / BATCH_MEMORY_STEPS
         self.cost.observe_decode(batch, context_tokens_total, ms)
 
     def observe_started(
@@ -162,6 +171,7 @@ class EntropicPolicy:
         work = self._cache.work_tokens(request.key)
         if work is None:
             work = float(self._terms([request], server, running=False).work_tokens[0])
+        self.demand.observe_started(work - request.uncached_tokens)
         self.overtaking.observe_started(request, waiting, work)
         self.tail_wait.observe(max(0, server.token_clock - request.waits_since_tokens))
         self.clients.charge(request.client, work)
@@ -250,7 +260,7 @@ class EntropicPolicy:
     def _values(self, rows: FloatArray, client_factors: FloatArray, server: ServerFacts) -> FloatArray:
         """Return the scores of n rows, [n]."""
         waited = np.maximum(0.0, server.token_clock - rows[:, column.QUEUED_AT]) / self.tail_wait.tokens
-        ageing = 1.0 + self.settings.ageing * waited
+        ageing = 1.0 + self.settings.ageing * waited**2
         if self._by_arrival:
             return ageing * client_factors
         slack = np.maximum(0.0, 1.0 - waited)

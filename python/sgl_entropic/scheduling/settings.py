@@ -15,9 +15,10 @@ class SchedulingSettings:
     Attributes:
         alpha: weight of a request's compute. All three weights 0: arrival order.
         beta: weight of its share of the KV pool over its stay.
-        gamma: weight of its slack, at most as much again as its work.
+        gamma: weight of its slack, which is at most as much again as its work.
         flow_weight: exponent of its entropy flow relative to the traffic's; 0 ignores flows.
-        ageing: a wait as long as the traffic's tail wait multiplies the score by ``1 + ageing``; 0 is off.
+        ageing: a wait of w times the traffic's tail wait multiplies the score by ``1 + ageing w^2``; 0 is off. The
+            square leaves the order of short waits to costs: less mean latency for the same tail than a line.
         wait_quantile: which quantile of waits is the tail wait.
         client_weight: exponent of the factor for clients that were served less than others; 0 is off.
         max_wait_tokens: progress of the token clock after which a waiting request is due, hence first.
@@ -32,9 +33,9 @@ class SchedulingSettings:
 
     alpha: float = 1.0
     beta: float = 1.0
-    gamma: float = 1.0
+    gamma: float = 0.25
     flow_weight: float = 1.0
-    ageing: float = 1.0
+    ageing: float = 0.35
     wait_quantile: float = 0.95
     client_weight: float = 1.0
     max_wait_tokens: int = 1_000_000

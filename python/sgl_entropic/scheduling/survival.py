@@ -38,7 +38,7 @@ class SurvivalTable:
     def __init__(self, ending: FloatArray) -> None:
         self._rate = -np.log1p(-np.clip(ending, 1e-9, 1.0 - 1e-9)) / WIDTHS
         self._hazard = -np.expm1(-self._rate)
-        self.groups = len(hazard)
+        self.groups = len(ending)
         steps = self._rate[:, :-1] * WIDTHS[:-1]
         self._total = np.zeros_like(self._hazard)
         np.cumsum(steps, axis=1, out=self._total[:, 1:])

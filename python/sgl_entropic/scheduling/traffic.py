@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,6 +84,10 @@ class Columns:
             flow_nats=table[7],
             surprisal_nats=table[8],
         )
+
+    def take(self, order: IntArray) -> Columns:
+        """Return the columns of the requests at ``order``, in that order."""
+        return Columns(*(getattr(self, field.name)[order] for field in fields(self)))
 
     @property
     def uncached(self) -> FloatArray:

@@ -33,6 +33,7 @@ class RowRecord:
         saturated: whether the target was out of reach.
         min_p: threshold at which it was drawn, if that is what is steered.
         cut_entropy_nats: entropy of what the threshold left.
+        scheduling: terms of the score that the request was admitted with, at its first token after that.
     """
 
     rid: str
@@ -47,6 +48,7 @@ class RowRecord:
     saturated: bool | None = None
     min_p: float | None = None
     cut_entropy_nats: float | None = None
+    scheduling: dict[str, float] | None = None
 
 
 _ROW_FIELDS = tuple(field.name for field in fields(RowRecord) if field.default is MISSING)

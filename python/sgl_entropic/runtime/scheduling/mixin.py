@@ -50,6 +50,11 @@ class ScheduledByEntropy(Scheduler):
         if self.entropic_seat is not None:
             self.entropic_seat.queued(req, retracted=is_retracted)
 
+    def _release_aborted_request(self, req: Any) -> None:
+        super()._release_aborted_request(req)
+        if self.entropic_seat is not None:
+            self.entropic_seat.withdrawn(req)
+
     def get_new_batch_prefill(self, running_batch: Any) -> Any:
         """As SGLang's, noting who was admitted before whom."""
         plan = super().get_new_batch_prefill(running_batch)

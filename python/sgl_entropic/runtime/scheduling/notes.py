@@ -28,6 +28,8 @@ class Notes:
         retractions: times it gave up its KV.
         recomputed_tokens: tokens computed again for that.
         finished: whether its end was seen.
+        score: the policy's, term by term, when it was last admitted.
+        score_traced: whether a trace record has carried it.
     """
 
     arrival: int
@@ -42,12 +44,39 @@ class Notes:
     retractions: int = 0
     recomputed_tokens: int = 0
     finished: bool = False
+    score: dict[str, float] | None = None
+    score_traced: bool = True
+
+    def report(self) -> dict[str, Any]:
+        """For the response, once the request has ended."""
+        return {
+            "wait_tokens": self.wait_tokens,
+            "held_steps": self.holds,
+            "retractions": self.retractions,
+            "recomputed_tokens": self.recomputed_tokens,
+            "score": self.score,
+        }
 
 
 def notes_of(req: Any) -> Notes | None:
     """The notes of a ``Req``; ``None`` for one that was never queued, as the probes of a health check."""
     notes: Notes | None = getattr(req, _ATTRIBUTE, None)
     return notes
+
+
+def report_of(req: Any) -> dict[str, Any] | None:
+    """What scheduling did to ``req``; ``None`` where SGLang decides."""
+    notes = notes_of(req)
+    return None if notes is None or notes.score is None else notes.report()
+
+
+def untraced_score(req: Any) -> dict[str, float] | None:
+    """The score of ``req`` for the first trace record after its admission, and ``None`` from then on."""
+    notes = notes_of(req)
+    if notes is None or notes.score_traced:
+        return None
+    notes.score_traced = True
+    return notes.score
 
 
 def attach(req: Any, notes: Notes) -> None:
@@ -58,7 +87,8 @@ def attach(req: Any, notes: Notes) -> None:
 def facts_of(req: Any, notes: Notes, *, running: bool) -> RequestFacts:
     """What the policy may know of ``req``."""
     sampling = req.sampling_params
-    time = state_of(req).time
+    state = state_of(req)
+    time = state.time
     return RequestFacts(
         key=req.rid,
         arrival=notes.arrival,
@@ -68,7 +98,7 @@ def facts_of(req: Any, notes: Notes, *, running: bool) -> RequestFacts:
         cached_tokens=req.prefix_len if running else req.num_matched_prefix_tokens,
         ignores_eos=bool(sampling.ignore_eos),
         priority=notes.priority,
-        client=None,
+        client=state.params.client_id,
         route="grammar" if req.grammar is not None else "",
         flow_nats=time.tau_nats / (time.count - 1) if time.count > 1 else None,
         arrived_at_tokens=notes.arrived_at_tokens,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from sgl_entropic.runtime.scheduling.notes import Notes, attach, facts_of, notes_of
@@ -87,10 +87,13 @@ class Seat:
         for req in new:
             self._admit(req, self._noted(req))
         if self.policy is not None and self.chooses_order and new:
-            passed = self.facts_of_waiting(waiting)
-            for facts in self.facts_of_waiting(new):
+            passed, server = self.facts_of_waiting(waiting), self.server()
+            for req in new:
+                notes = self._noted(req)
+                facts = facts_of(req, notes, running=False)
+                notes.score, notes.score_traced = asdict(self.policy.score(facts, server)), False
                 self.counters.overtaken_requests += sum(other.arrival < facts.arrival for other in passed)
-                self.policy.observe_started(facts, passed, self.server())
+                self.policy.observe_started(facts, passed, server)
 
     def _admit(self, req: Any, notes: Notes) -> None:
         notes.admitted = True
@@ -117,6 +120,14 @@ class Seat:
                 self.policy.observe_aborted(facts)
             else:
                 self.policy.observe_finished(facts, hit_limit=reason == "length")
+
+    def withdrawn(self, req: Any) -> None:
+        """``req`` was aborted before it ran, or between two runs: that tells nothing about its length."""
+        notes = notes_of(req)
+        if notes is not None and not notes.finished:
+            notes.finished = True
+            if self.policy is not None:
+                self.policy.forget(req.rid)
 
     # ----------------------------------------------------------------------------------------------- life of a step
 

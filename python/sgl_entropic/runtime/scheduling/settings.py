@@ -48,7 +48,8 @@ def seat_of(scheduler: Any) -> Seat:
     alone = get_parallel().tp_size == 1
     seat.policy = EntropicPolicy(settings_of(config), CostModel(frozen=not alone))
     seat.chooses_order = True
-    seat.chooses_holds = config.hold and alone
+    # Ranks of data-parallel attention run their steps together, so a row that one leaves out saves nothing.
+    seat.chooses_holds = config.hold and alone and not scheduler.require_mlp_sync
     seat.chooses_admission = config.admission
     seat.chooses_retractions = config.retraction and get_schedule().retraction_policy == "length"
     logger.info(

@@ -1,0 +1,147 @@
+"""The server's own policy in the simulated engine: facts in, indices out, nothing decided here.
+
+What SGLang's scheduler process tells it, it is told: the cached prefix of what waits, starts, ends, times. Lengths stay
+hidden unless requests ignore the end of the text. Entropy flows are not simulated, so they weigh nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from scheduling_parts.baselines import Fcfs
+from scheduling_parts.engine import Engine
+from scheduling_parts.job import Job
+from sgl_entropic.scheduling import EntropicPolicy, RequestFacts, SchedulingSettings, ServerFacts
+
+# Times of every pass are learnt at first, later of every eighth: the fit has converged, and it costs simulating time.
+LEARNT_ALL, LEARNT_EVERY = 200, 8
+
+
+class Entropic(Fcfs):
+    """Adapter from engine to ``EntropicPolicy``.
+
+    Args:
+        settings: of the policy.
+        admits: whether its forecast of memory replaces ``new_token_ratio``.
+        expects: whether admission charges for a newcomer the longest of several foreseen answers, not its limit.
+    """
+
+    def __init__(self, settings: SchedulingSettings, *, admits: bool = True, expects: bool = False) -> None:
+        self.policy = EntropicPolicy(settings)
+        self.replan_steps = settings.replan_steps if settings.hold else 0
+        self._admits, self._expects = admits, expects
+        self._passes = self._steps = 0
+
+    def order(self, engine: Engine) -> list[Job]:
+        """As the policy orders."""
+        waiting = engine.waiting
+        match = engine.cache.match
+        for job in waiting:
+            job.cached = job.held_prefix(match(job.ids)[0])
+        order = self.policy.order([_waiting_facts(job) for job in waiting], _server_facts(engine))
+        return [waiting[index] for index in order]
+
+    def hold(self, engine: Engine) -> set[Job]:
+        """Whom the policy holds."""
+        running = engine.running
+        if len(running) < 2:
+            return set()
+        held = self.policy.hold(
+            [_running_facts(job, engine) for job in running], len(engine.waiting), _server_facts(engine)
+        )
+        return {running[index] for index in held}
+
+    def keep(self, engine: Engine) -> list[Job]:
+        """As the policy would retract."""
+        facts = [_running_facts(job, engine) for job in engine.running]
+        return [engine.running[at] for at in self.policy.retraction_order(facts, _server_facts(engine))]
+
+    def reserve(self, engine: Engine) -> float:
+        """What the policy foresees, if it is asked."""
+        if not self._admits:
+            return super().reserve(engine)
+        if not engine.running:
+            return 0.0
+        facts = [_running_facts(job, engine) for job in engine.running]
+        return float(self.policy.admission_tokens(facts, _server_facts(engine)))
+
+    def answer(self, job: Job, most_new: int) -> float:
+        """Its limit, or what the policy foresees."""
+        if not self._expects:
+            return super().answer(job, most_new)
+        # nothing of the server counts for the peak of one alone
+        alone = self.policy.admission_tokens([_waiting_facts(job)], ServerFacts(0, 0, 1, 1, 1))
+        return float(min(most_new, alone))
+
+    def started(self, engine: Engine, jobs: Sequence[Job]) -> None:
+        """Say what starts, and before whom."""
+        waiting, server = [_waiting_facts(job) for job in engine.waiting], _server_facts(engine)
+        for job in jobs:
+            self.policy.observe_started(_waiting_facts(job), waiting, server)
+
+    def prefilled(self, engine: Engine, jobs: Sequence[tuple[Job, int]], ms: float) -> None:  # noqa: ARG002
+        """Learn the time of a pass."""
+        if _learns(self._passes) and len(jobs) == 1:
+            job, tokens = jobs[0]
+            self.policy.observe_prefill(tokens, job.context - job.missing, ms)
+        self._passes += 1
+
+    def decoded(self, engine: Engine, rows: int, context: int, ms: float) -> None:  # noqa: ARG002
+        """Learn the time of a step."""
+        if _learns(self._steps):
+            self.policy.observe_decode(rows, context, ms)
+        self._steps += 1
+
+    def left(self, engine: Engine, job: Job) -> None:  # noqa: ARG002
+        """Learn a length."""
+        self.policy.observe_finished(_facts(job, 0), hit_limit=job.generated >= job.most_new)
+
+
+def _learns(count: int) -> bool:
+    return count < LEARNT_ALL or count % LEARNT_EVERY == 0
+
+
+def _facts(job: Job, cached: int) -> RequestFacts:
+    return RequestFacts(
+        key=str(job.index),
+        arrival=job.index,
+        prompt_tokens=job.prompt,
+        max_new_tokens=job.most_new,
+        generated_tokens=job.generated,
+        cached_tokens=cached,
+        ignores_eos=job.ignores_eos,
+        client=None if job.client < 0 else str(job.client),
+        route=str(job.route),
+        arrived_at_tokens=job.arrived_clock,
+        waits_since_tokens=job.queued_clock,
+        held_steps=job.held_steps,
+    )
+
+
+def _waiting_facts(job: Job) -> RequestFacts:
+    """Facts of a job that waits; they are made anew only when they changed."""
+    memo = job.memo
+    if (
+        isinstance(memo, RequestFacts)
+        and memo.cached_tokens == job.cached
+        and memo.waits_since_tokens == job.queued_clock
+    ):
+        return memo
+    job.memo = facts = _facts(job, job.cached)
+    return facts
+
+
+def _running_facts(job: Job, engine: Engine) -> RequestFacts:
+    """Facts of a running job: cached is what would outlive its retraction, as others read it too."""
+    others = engine.cache.read_by_others(job.locked) if job.shared else 0
+    return _facts(job, job.held_prefix(others) if others else 0)
+
+
+def _server_facts(engine: Engine) -> ServerFacts:
+    return ServerFacts(
+        token_clock=engine.clock,
+        decode_steps=engine.totals.decode_steps,
+        pool_tokens=engine.machine.pool_tokens,
+        free_tokens=engine.cache.available_tokens,
+        most_running=engine.machine.most_running,
+    )

@@ -1,0 +1,56 @@
+"""When requests end if so many run at a time: list scheduling with steps whose cost depends on the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heapreplace
+
+
+@dataclass(frozen=True, slots=True)
+class StepCost:
+    """Ms of a decode step: a fixed part and one for each row."""
+
+    fixed_ms: float
+    row_ms: float
+
+    def step_ms(self, batch: int) -> float:
+        """Return the ms of a step of ``batch`` rows."""
+        return self.fixed_ms + self.row_ms * batch
+
+    def token_ms(self, batch: int) -> float:
+        """Return the ms of each token of such a step."""
+        return self.step_ms(batch) / batch
+
+
+def completion_ms(
+    lengths: Sequence[float], at_once: int, cost: StepCost, *, running: int, weight: float
+) -> float:
+    """Return the sum of completion times when ``at_once`` requests run at a time and the next follows one that ends.
+
+    Args:
+        lengths: tokens to come, in order of start; those that run first, then those that wait.
+        at_once: rows of a step while enough are left.
+        cost: of a step.
+        running: how many of ``lengths`` count with weight 1.
+        weight: of each of the rest.
+    """
+    rows = [0.0] * min(at_once, len(lengths))
+    ends = []
+    last_start = 0.0
+    for length in lengths:
+        last_start = rows[0]
+        ends.append(last_start + length)
+        heapreplace(rows, last_start + length)
+    full_ms = cost.step_ms(len(rows))
+    # From the last start on rows run out, and steps become cheaper.
+    clock_ms, step, left = last_start * full_ms, last_start, len(rows)
+    end_ms = {}
+    for end in sorted(rows):
+        clock_ms += (end - step) * cost.step_ms(left)
+        end_ms[end] = clock_ms
+        step, left = end, left - 1
+    total = 0.0
+    for place, end in enumerate(ends):
+        total += (end_ms[end] if end > last_start else end * full_ms) * (1.0 if place < running else weight)
+    return total

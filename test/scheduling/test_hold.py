@@ -1,0 +1,158 @@
+"""Holding: when it pays in a simulation token by token, and its bounds."""
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sgl_entropic.scheduling import (
+    CostModel,
+    EntropicPolicy,
+    RequestFacts,
+    SchedulingSettings,
+    ServerFacts,
+)
+
+ROWS_COST = (0.5, 2.0, 0.0)
+FIXED_COSTS = (50.0, 0.5, 0.0)
+NOTHING_HELD: frozenset[int] = frozenset()
+
+
+def server(step: int = 0, clock: int = 0, free: int = 50_000) -> ServerFacts:
+    return ServerFacts(clock, step, 100_000, free, 64)
+
+
+def policy_of(decode: tuple[float, float, float], **changes: float) -> EntropicPolicy:
+    cost = CostModel(frozen=True, decode=decode)
+    return EntropicPolicy(SchedulingSettings(**changes), cost)
+
+
+def known(lengths: list[int]) -> list[RequestFacts]:
+    return [
+        RequestFacts(str(index), index, 50, length, ignores_eos=True) for index, length in enumerate(lengths)
+    ]
+
+
+def decoded_mean_ms(
+    policy: EntropicPolicy,
+    requests: list[RequestFacts],
+    lengths: list[int],
+    decode: tuple[float, float, float],
+    seen: Callable[[list[RequestFacts], frozenset[int]], None] = lambda running, held: None,
+) -> float:
+    """Mean completion time of a batch that decodes token by token under the policy's holds."""
+    running, clock_ms, step, ends = list(requests), 0.0, 0, []
+    length = {request.key: tokens for request, tokens in zip(requests, lengths, strict=True)}
+    while running:
+        held = policy.hold(running, 0, server(step, step))
+        seen(running, held)
+        clock_ms += decode[0] + decode[1] * (len(running) - len(held))
+        stepped = [
+            dataclasses.replace(request, held_steps=request.held_steps + 1)
+            if index in held
+            else dataclasses.replace(request, held_steps=0, generated_tokens=request.generated_tokens + 1)
+            for index, request in enumerate(running)
+        ]
+        running = [request for request in stepped if request.generated_tokens < length[request.key]]
+        ends += [clock_ms] * (len(stepped) - len(running))
+        step += 1
+    return float(np.mean(ends))
+
+
+def test_known_lengths_end_earlier_where_rows_dominate() -> None:
+    lengths = np.random.default_rng(0).integers(10, 200, 24).tolist()
+    held = decoded_mean_ms(policy_of(ROWS_COST), known(lengths), lengths, ROWS_COST)
+    stock = decoded_mean_ms(policy_of(ROWS_COST, hold=False), known(lengths), lengths, ROWS_COST)
+    assert held < 0.85 * stock
+
+
+def test_nothing_is_held_where_steps_cost_the_same_at_any_batch() -> None:
+    assert policy_of(FIXED_COSTS).hold(known([10, 500, 20, 400] * 4), 0, server()) == NOTHING_HELD
+
+
+def test_nothing_is_held_before_costs_are_known() -> None:
+    assert EntropicPolicy().hold(known([10, 500]), 0, server()) == NOTHING_HELD
+
+
+def test_memoryless_lengths_gain_nothing_and_nothing_is_held() -> None:
+    policy = policy_of((4.0, 1.0, 0.0))
+    for length in np.random.default_rng(1).geometric(1 / 100, 1000).tolist():
+        policy.belief.observe_finished(RequestFacts("f", 0, 50, 4096), length, hit_limit=False)
+    running = [RequestFacts(str(index), index, 50, 4096, generated_tokens=index) for index in range(16)]
+    assert policy.hold(running, 0, server()) == NOTHING_HELD
+
+
+def test_a_long_queue_pays_for_lost_throughput() -> None:
+    lengths = [60, 70, 80, 90] * 4
+    gains = []
+    for waiting in (0, 16, 200):
+        policy = policy_of((0.5, 1.0, 0.0), hold_gain=0.0)
+        policy.hold(known(lengths), waiting, server())
+        assert policy.holding.plan is not None
+        gains.append(policy.holding.plan.gain)
+    assert gains[0] > gains[1] > gains[2]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=12), st.integers(1, 9), st.integers(20, 2000))
+def test_bounds(lengths: list[int], max_held_steps: int, max_wait_tokens: int) -> None:
+    policy = policy_of(
+        ROWS_COST, max_held_steps=max_held_steps, max_wait_tokens=max_wait_tokens, replan_steps=4
+    )
+    step = 0
+
+    def check(running: list[RequestFacts], held: frozenset[int]) -> None:
+        nonlocal step
+        assert held < frozenset(range(len(running)))
+        assert all(running[index].held_steps < max_held_steps for index in held)
+        assert not held or step < max_wait_tokens
+        step += 1
+
+    decoded_mean_ms(policy, known(lengths), lengths, ROWS_COST, check)
+
+
+def test_equal_requests_do_not_change_places() -> None:
+    policy = policy_of(ROWS_COST, max_held_steps=10**6)
+    interrupted = 0
+
+    def count(running: list[RequestFacts], held: frozenset[int]) -> None:
+        nonlocal interrupted
+        interrupted += sum(
+            running[index].held_steps == 0 and running[index].generated_tokens > 0 for index in held
+        )
+
+    lengths = [100] * 16
+    decoded_mean_ms(policy, known(lengths), lengths, ROWS_COST, count)
+    # Only where the number at once has changed.
+    assert interrupted <= 4
+
+
+def test_nothing_is_held_under_memory_pressure() -> None:
+    policy = policy_of(ROWS_COST)
+    running = known([10, 20, 300, 400] * 4)
+    assert policy.hold(running, 0, server(0)) != NOTHING_HELD
+    assert policy.hold(running, 0, server(1, free=100)) == NOTHING_HELD
+
+
+def test_a_new_request_is_planned_for_at_once() -> None:
+    policy = policy_of(ROWS_COST)
+    running = known([100, 200, 300, 400] * 4)
+    held = policy.hold(running, 0, server(0))
+    short = RequestFacts("short", 99, 50, 1, ignores_eos=True)
+    assert held
+    assert len(running) not in policy.hold([*running, short], 0, server(1))
+
+
+def test_a_batch_that_does_not_carry_the_arriving_work_is_not_run() -> None:
+    lengths = [20, 200, 20, 200, 20, 200, 20, 200]
+    idle, busy = policy_of((1.0, 2.0, 0.0)), policy_of((1.0, 2.0, 0.0))
+    for step in range(300):
+        busy.demand.observe_steps(server(step, 8 * step), 8, 400)
+        if step % 10 == 0:
+            busy.observe_started(RequestFacts("f", step, 1, 80, ignores_eos=True), [], server())
+    assert busy.demand.load(17.0 / 8.0) == pytest.approx(1.0, rel=0.05)
+    assert idle.hold(known(lengths), 0, server()) != NOTHING_HELD
+    assert busy.hold(known(lengths), 0, server()) == NOTHING_HELD
