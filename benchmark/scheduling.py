@@ -31,7 +31,7 @@ from harness import Claim, bootstrap_median, claim, run_facts, write_result
 from scheduling_load import claims, inprocess
 from scheduling_load.runner import Findings, Run, kind_of
 from scheduling_load.servers import ARMS, COMMON, ENTROPIC
-from scheduling_load.workloads import MIXED, NAMES, TRACE, tight_pool_tokens
+from scheduling_load.workloads import MIXED, NAMES, TIGHT, TRACE, tight_pool_tokens
 
 from sgl_entropic.models import resolve_model_path
 
@@ -67,16 +67,21 @@ def parser() -> argparse.ArgumentParser:
         "--trace-most-tokens", type=int, default=1024, help="of a prompt, and a quarter of an answer"
     )
     it.add_argument("--trace-load", type=float, default=1.0, help="of what the server can do of it")
+    it.add_argument("--tight-running", type=int, default=32, help="most that may run at a time in tight")
     it.add_argument("--tight-share", type=float, default=0.4, help="of the KV that the running requests need")
-    it.add_argument("--tight-requests", type=int, default=32)
-    it.add_argument("--tight-clients", type=int, help="at a time; default: twice as many as may run")
+    it.add_argument("--tight-requests", type=int, default=56)
+    it.add_argument("--tight-clients", type=int, help="at a time; default: a quarter more than may run")
     it.add_argument(
-        "--tight-hidden", type=float, default=0.5, help="share of answers that end before their limit"
+        "--tight-room",
+        type=float,
+        default=1.0,
+        help="limits of tight are the power of two above so many times the answer; SGLang keeps a new request's whole "
+        "limit free, so that in a pool of a few requests wide limits leave nothing to retract",
     )
     it.add_argument(
         "--tight-flags",
-        default="--schedule-conservativeness 0.3",
-        help="further flags of all servers of tight; the default is what SGLang advises where limits are far above lengths",
+        default="--schedule-conservativeness 0.1",
+        help="further flags of all servers of tight; the default lets SGLang admit more than there is room for",
     )
     it.add_argument("--entropic-flags", default="", help="further flags of our arm")
     it.add_argument(
@@ -92,7 +97,7 @@ def checked(it: argparse.ArgumentParser, arguments: Sequence[str] | None = None)
         options.workloads = [name for name in NAMES if name != TRACE or options.trace]
     # In the order of the catalogue, each once.
     options.workloads = [name for name in NAMES if name in options.workloads]
-    options.tight_clients = options.tight_clients or 2 * options.max_running_requests
+    options.tight_clients = options.tight_clients or max(1, 5 * options.tight_running // 4)
     sizes = (
         "rounds",
         "max_running_requests",
@@ -100,6 +105,7 @@ def checked(it: argparse.ArgumentParser, arguments: Sequence[str] | None = None)
         "warm_requests",
         "trace_requests",
         "tight_requests",
+        "tight_running",
     )
     spans = (
         "seconds",
@@ -114,6 +120,10 @@ def checked(it: argparse.ArgumentParser, arguments: Sequence[str] | None = None)
         (TRACE in options.workloads and options.trace is None, "the workload trace needs --trace FILE"),
         (min(getattr(options, name) for name in sizes) < 1, "a size is below 1"),
         (min(getattr(options, name) for name in spans) <= 0, "a time, load or share is not above 0"),
+        (
+            TIGHT in options.workloads and options.tight_clients >= options.tight_requests,
+            "--tight-requests: more than --tight-clients, or the loop is never full",
+        ),
         (
             options.capacity_requests < 2 * options.max_running_requests,
             "--capacity-requests: at least twice --max-running-requests, or capacity is of a start and an end",
@@ -146,7 +156,7 @@ def content_of(options: argparse.Namespace, findings: Findings) -> dict[str, Any
         "settings": {**settings, "trace": options.trace and options.trace.name},
         "arms": {name: " ".join((*COMMON, *flags)) for name, flags in ARMS.items()},
         "model": Path(resolve_model_path(None)).name,
-        "tight_pool_tokens": tight_pool_tokens(options.max_running_requests, options.tight_share),
+        "tight_pool_tokens": tight_pool_tokens(options.tight_running, options.tight_share),
         "capacity": findings.capacity,
         "counters": findings.totals,
         "tables": claims.tables(findings.samples),

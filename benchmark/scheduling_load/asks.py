@@ -18,6 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+HEAVY, LIGHT = "heavy", "light"
+"""Kinds that stand for clients; the others are of no client in particular."""
 _MANY_DIGITS = re.compile(r"\W?[0-9]{2,}")
 
 
@@ -65,6 +67,11 @@ class Ask:
     hidden: bool
     kind: str
 
+    @property
+    def client_id(self) -> str | None:
+        """Whose it is; ``None`` for requests of no client in particular."""
+        return self.kind if self.kind.partition("_")[0] in (HEAVY, LIGHT) else None
+
     def body(self, rid: str, temperature: float) -> dict[str, Any]:
         """For ``/generate``."""
         sampling: dict[str, Any] = {"temperature": temperature, "max_new_tokens": self.most_new}
@@ -72,12 +79,16 @@ class Ask:
             sampling["regex"] = f"[0-9]{{{self.output_tokens - 1}}}"
         else:
             sampling["ignore_eos"] = True
+        if self.client_id is not None:
+            # Of effect where scheduling is fair between clients.
+            sampling["custom_params"] = {"entropic": {"client_id": self.client_id}}
         return {"rid": rid, "text": self.prompt, "sampling_params": sampling, "stream": True}
 
 
-def limit_of(output_tokens: int) -> int:
-    """The limit of an answer that ends before it: the power of two at or above twice its length."""
-    return 1 << (2 * output_tokens - 1).bit_length()
+def limit_of(output_tokens: int, room: float = 2.0) -> int:
+    """The limit of an answer that ends before it: the power of two at or above ``room`` times its length."""
+    least = max(output_tokens + 1, math.ceil(room * output_tokens))
+    return 1 << (least - 1).bit_length()
 
 
 def poisson(rng: np.random.Generator, count: int, per_s: float) -> NDArray[np.float64]:

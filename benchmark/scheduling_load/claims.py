@@ -133,9 +133,13 @@ def claims_of(samples: Sequence[Sample], seed: int) -> tuple[list[Claim], dict[s
             continue
         made.append(claim(one.name, value, interval, "ratio", one.bar))
     for name, load, figure_name, peer in BESIDE:
-        if {(load, ENTROPIC), (load, peer)} <= present:
+        if not {(load, ENTROPIC), (load, peer)} <= present:
+            continue
+        try:
             value, ends = ratio_of(samples, [load], FIGURES[figure_name], (ENTROPIC, peer), seed)
             beside[name] = [value, *ends]
+        except NoRatioError as error:
+            missing.append(f"{name}: {error}")
     return made, beside, missing
 
 

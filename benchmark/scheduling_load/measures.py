@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from scheduling_load.client import Answer
 from scheduling_load.servers import COUNTED
-from scheduling_load.workloads import HEAVY, LIGHT
 
 Sample = dict[str, Any]
 Figure = Callable[[Sequence[Sample]], float]
@@ -55,11 +54,11 @@ def sample_of(answers: Sequence[Answer], counted: Mapping[str, int], window_s: f
 
 
 def by_client(answers: Sequence[Answer]) -> dict[str, list[Answer]]:
-    """The answers to each client; kinds that are none are left out."""
+    """The answers to each client; those to none in particular are left out."""
     result: dict[str, list[Answer]] = {}
     for answer in answers:
-        if answer.ask.kind.partition("_")[0] in (HEAVY, LIGHT):
-            result.setdefault(answer.ask.kind, []).append(answer)
+        if answer.ask.client_id is not None:
+            result.setdefault(answer.ask.client_id, []).append(answer)
     return result
 
 

@@ -104,24 +104,19 @@ class Run:
         options = self._options
         flags = [
             "--max-running-requests",
-            str(options.max_running_requests),
+            str(options.tight_running if tight else options.max_running_requests),
             "--random-seed",
             str(options.seed),
         ]
         if tight:
-            pool = tight_pool_tokens(options.max_running_requests, options.tight_share)
+            pool = tight_pool_tokens(options.tight_running, options.tight_share)
             flags += ["--max-total-tokens", str(pool), *shlex.split(options.tight_flags)]
         return [*flags, *options.flags]
 
     def _group(self, group: list[str], servers: dict[str, Server]) -> None:
         for server in servers.values():
             with awake(server):
-                asks = self._maker("warm", WARM).mixed(self._options.warm_requests, 1.0)
-                if group == [TIGHT]:
-                    asks = self._maker("warm", WARM).tight(
-                        self._options.warm_requests, self._options.tight_hidden
-                    )
-                ask_all(server.url, asks, "warm", self._options.max_running_requests)
+                ask_all(server.url, self._warm(group), "warm", self._options.max_running_requests)
         for load in dict.fromkeys(kind_of(load) for load in group if load not in (TIGHT, CLIENTS)):
             self._measure_capacity(load, servers[FCFS])
         if CLIENTS in group and kind_of(MIXED[0]) not in self.findings.capacity:
@@ -139,6 +134,14 @@ class Run:
         self._keep()
         require_acted(totals)
 
+    def _warm(self, group: list[str]) -> list[Ask]:
+        maker, count = self._maker("warm", WARM), self._options.warm_requests
+        if group == [TIGHT]:
+            return maker.tight(count, self._options.tight_room)
+        asks = maker.mixed(count, 1.0)
+        # One of a client, so that a server that refuses those is found out at once.
+        return [*asks, *(maker.clients(1.0, 1.0)[-1:] if CLIENTS in group else [])]
+
     def _maker(self, name: str, number: int) -> Maker:
         return Maker(self._prompts, (self._options.seed, number, name))
 
@@ -152,7 +155,7 @@ class Run:
                 seconds, options.clients_load * seconds * found[kind_of(MIXED[0])]["output_tokens_per_s"]
             )
         if load == TIGHT:
-            return maker.tight(options.tight_requests, options.tight_hidden)
+            return maker.tight(options.tight_requests, options.tight_room)
         if load == TRACE:
             begin = max(number, 0) * options.trace_requests
             rows = (

@@ -9,7 +9,7 @@ import numpy as np
 from twin_parts import mooncake
 from twin_parts.prompts import Prompts
 
-from scheduling_load.asks import Ask, Lengths, limit_of, poisson
+from scheduling_load.asks import HEAVY, LIGHT, Ask, Lengths, limit_of, poisson
 
 MIXED = ("mixed_0.8", "mixed_1.2")
 TIGHT, FLOOD, TRACE, CLIENTS = "tight", "flood", "trace", "clients"
@@ -28,7 +28,6 @@ COLD_SHARE = 0.1
 HEAVY_PROMPTS, HEAVY_ANSWERS = Lengths(96, 0.5, 16, 256), Lengths(192, 0.4, 64, 384)
 LIGHT_PROMPTS, LIGHT_ANSWERS = Lengths(32, 0.5, 8, 128), Lengths(32, 0.5, 8, 64)
 LIGHT_CLIENTS, LIGHT_AT_ONCE, LIGHT_EVERY_S = 3, 2, 2.5
-HEAVY, LIGHT = "heavy", "light"
 
 TIGHT_PROMPTS, TIGHT_ANSWERS = Lengths(48, 0.7, 16, 192), Lengths(128, 0.6, 32, 384)
 
@@ -64,20 +63,23 @@ class Maker:
         kind: str,
         *,
         hidden: float = 0.5,
-        prefix: str = "",
-        prefix_tokens: int = 0,
+        room: float = 2.0,
+        prefix: tuple[str, int] = ("", 0),
     ) -> list[Ask]:
-        """Requests at ``at_s``; ``hidden`` of them end before their limit, all begin with ``prefix``."""
+        """Requests at ``at_s``, all behind ``prefix`` (text and tokens).
+
+        A share ``hidden`` of them ends before limits with ``room``, see :func:`~scheduling_load.asks.limit_of`.
+        """
         count = len(at_s)
         own, output = (one.draw(rng, count).tolist() for one in lengths)
         ends = (rng.random(count) < hidden).tolist()
         return [
             Ask(
                 float(at_s[i]),
-                prefix + self.text(own[i], kind, i),
-                prefix_tokens + own[i],
+                prefix[0] + self.text(own[i], kind, i),
+                prefix[1] + own[i],
                 output[i],
-                limit_of(output[i]) if ends[i] else output[i],
+                limit_of(output[i], room) if ends[i] else output[i],
                 ends[i],
                 kind,
             )
@@ -108,8 +110,7 @@ class Maker:
             poisson(rng, count - cold, (count - cold) / seconds),
             (HOT_QUESTIONS, HOT_ANSWERS),
             "hot",
-            prefix=self.text(PREFIX_TOKENS, "prefix"),
-            prefix_tokens=PREFIX_TOKENS,
+            prefix=(self.text(PREFIX_TOKENS, "prefix"), PREFIX_TOKENS),
         )
         times = (np.arange(cold) + 0.5) * seconds / cold
         return in_order([*hot, *self.asks(rng, times, (COLD_PROMPTS, HOT_ANSWERS), "cold")])
@@ -128,9 +129,10 @@ class Maker:
             asks += self.asks(rng, times, (LIGHT_PROMPTS, LIGHT_ANSWERS), f"{LIGHT}_{client}")
         return in_order(asks)
 
-    def tight(self, count: int, hidden: float) -> list[Ask]:
-        """For a closed loop; a share ``hidden`` of the answers ends well before its limit."""
-        return self.asks(self.rng, [0.0] * count, (TIGHT_PROMPTS, TIGHT_ANSWERS), "tight", hidden=hidden)
+    def tight(self, count: int, room: float) -> list[Ask]:
+        """For a closed loop; every answer ends before its limit."""
+        lengths = (TIGHT_PROMPTS, TIGHT_ANSWERS)
+        return self.asks(self.rng, [0.0] * count, lengths, "tight", hidden=1.0, room=room)
 
     def trace(self, rows: Sequence[dict[str, object]], scale: mooncake.Scale, *, limit: int) -> list[Ask]:
         """The replay of ``rows``; every answer ends before one and the same ``limit``."""

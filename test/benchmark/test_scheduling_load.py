@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmark"))
 
 import scheduling
 from scheduling_load import claims, client, inprocess, measures, runner, servers, workloads
-from scheduling_load.asks import Ask, Lengths, limit_of, poisson
+from scheduling_load.asks import HEAVY, Ask, Lengths, limit_of, poisson
 from scheduling_load.workloads import Maker
 from twin_parts import mooncake
 
@@ -69,6 +69,7 @@ def test_a_limit_is_the_power_of_two_that_leaves_room_for_twice_the_answer(lengt
     limit = limit_of(length)
     assert 2 * length <= limit < 4 * length
     assert limit & (limit - 1) == 0
+    assert length < limit_of(length, 1.0) <= 2 * length
 
 
 @pytest.mark.parametrize(
@@ -77,7 +78,7 @@ def test_a_limit_is_the_power_of_two_that_leaves_room_for_twice_the_answer(lengt
         lambda one: one.mixed(60, 2.0),
         lambda one: one.flood(60, 2.0),
         lambda one: one.clients(10.0, 2000.0),
-        lambda one: one.tight(40, 0.5),
+        lambda one: one.tight(40, 2.0),
     ],
 )
 def test_a_load_is_the_same_for_every_arm_and_another_in_every_round(build) -> None:
@@ -113,8 +114,8 @@ def test_a_flood_has_cold_requests_all_along_that_share_nothing() -> None:
 
 def test_the_heavy_client_asks_at_once_and_the_light_ones_early_enough_to_be_served() -> None:
     asks = maker().clients(15.0, 6000.0)
-    heavy = [ask for ask in asks if ask.kind == workloads.HEAVY]
-    light = [ask for ask in asks if ask.kind != workloads.HEAVY]
+    heavy = [ask for ask in asks if ask.kind == HEAVY]
+    light = [ask for ask in asks if ask.kind != HEAVY]
     assert {ask.at_s for ask in heavy} == {0.0}
     assert sum(ask.output_tokens for ask in heavy) == pytest.approx(6000, rel=0.25)
     assert {ask.kind for ask in light} == {"light_0", "light_1", "light_2"}
@@ -195,6 +196,12 @@ def test_the_two_kinds_of_request_say_how_they_end() -> None:
     hidden, exact = (replace(ASK, hidden=flag).body("r", 1.0)["sampling_params"] for flag in (True, False))
     assert (hidden["regex"], "ignore_eos" in hidden) == ("[0-9]{3}", False)
     assert (exact["ignore_eos"], "regex" in exact) == (True, False)
+
+
+def test_requests_of_a_client_name_it() -> None:
+    light = replace(ASK, kind="light_2").body("r", 1.0)["sampling_params"]
+    assert light["custom_params"] == {"entropic": {"client_id": "light_2"}}
+    assert "custom_params" not in ASK.body("r", 1.0)["sampling_params"]
 
 
 # ------------------------------------------------------------------------------------------------ figures and claims
@@ -353,6 +360,7 @@ def test_a_pass_is_timed_over_a_full_queue() -> None:
         ["--workloads", "trace"],
         ["--rounds", "0"],
         ["--flood-load", "0"],
+        ["--tight-requests", "16"],
         ["--capacity-requests", "20", "--max-running-requests", "16"],
     ],
 )
@@ -365,4 +373,4 @@ def test_contradictions_are_refused(arguments: list[str], capsys) -> None:
 def test_without_a_trace_all_other_loads_run() -> None:
     options = scheduling.checked(scheduling.parser(), [])
     assert set(options.workloads) == set(workloads.NAMES) - {workloads.TRACE}
-    assert options.tight_clients == 2 * options.max_running_requests
+    assert options.tight_clients == 40

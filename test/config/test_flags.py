@@ -25,6 +25,19 @@ def test_names() -> None:
         "sampling.actuator": "--entropic-sampling-actuator",
         "sampling.min_temperature_scale": "--entropic-sampling-min-temperature-scale",
         "sampling.max_temperature_scale": "--entropic-sampling-max-temperature-scale",
+        "scheduling.enabled": "--entropic-scheduling",
+        "scheduling.hold": "--entropic-scheduling-hold",
+        "scheduling.retraction": "--entropic-scheduling-retraction",
+        "scheduling.admission": "--entropic-scheduling-admission",
+        "scheduling.compute_weight": "--entropic-scheduling-compute-weight",
+        "scheduling.memory_weight": "--entropic-scheduling-memory-weight",
+        "scheduling.latency_weight": "--entropic-scheduling-latency-weight",
+        "scheduling.flow_weight": "--entropic-scheduling-flow-weight",
+        "scheduling.ageing": "--entropic-scheduling-ageing",
+        "scheduling.client_weight": "--entropic-scheduling-client-weight",
+        "scheduling.max_wait_tokens": "--entropic-scheduling-max-wait-tokens",
+        "scheduling.max_overtaken_tokens": "--entropic-scheduling-max-overtaken-tokens",
+        "scheduling.max_held_steps": "--entropic-scheduling-max-held-steps",
         "cpu.threads": "--entropic-cpu-threads",
         "cpu.kv_pool_mib": "--entropic-cpu-kv-pool-mib",
         "cpu.weights": "--entropic-weights",
@@ -38,7 +51,7 @@ def test_the_help_says_range_and_default(dotted: str) -> None:
     spec = SPECS[dotted]
     section, _, name = dotted.partition(".")
     default = getattr(getattr(EntropicConfig(), section), name)
-    written = {True: "on", False: "off", None: "none"}.get(default, str(default))
+    written = {"True": "on", "False": "off", "None": "none"}.get(str(default), str(default))
     assert spec.accepted in spec.help
     assert spec.help.endswith(f"Default: {written}.")
     assert "\n" not in spec.help

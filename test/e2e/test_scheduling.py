@@ -115,7 +115,11 @@ def test_rows_that_sit_steps_out_lose_nothing(
     """Of twenty answers of 16 to 320 tokens the long ones are held, and go on as if they were not."""
     asks: list[dict[str, Any]] = [{"text": prompt(70 + i, 20), "tokens": 16 * (20 - i)} for i in range(20)]
     asks[0] |= {"temperature": 1.0, "sampling_seed": 5}
-    asks[1] |= {"temperature": 1.0, "sampling_seed": 6, "custom_params": {"entropic": {"target_entropy_nats": 1.5}}}
+    asks[1] |= {
+        "temperature": 1.0,
+        "sampling_seed": 6,
+        "custom_params": {"entropic": {"target_entropy_nats": 1.5}},
+    }
     asks[2] |= {"temperature": 0.9, "sampling_seed": 7, "top_p": 0.9, "logit_bias": {"260": 1.0}}
     asks[3] |= {"top": {"return_logprob": True, "top_logprobs_num": 2}}
     # Whether it pays depends on what steps take here and now, which is still being learnt.
@@ -171,14 +175,21 @@ def test_aborted_and_disconnected_requests_give_everything_back(eager: Server) -
     alone = [ask(eager, **one)["text"] for one in asks]
 
     def leave(index: int) -> None:
-        body = {"text": prompt(500 + index, 12), "sampling_params": {"max_new_tokens": 400, "ignore_eos": True}}
+        body = {
+            "text": prompt(500 + index, 12),
+            "sampling_params": {"max_new_tokens": 400, "ignore_eos": True},
+        }
         if index % 2:
-            with httpx.stream("POST", eager.url + "/generate", json={**body, "stream": True}, timeout=TIMEOUT_S) as r:
+            with httpx.stream(
+                "POST", eager.url + "/generate", json={**body, "stream": True}, timeout=TIMEOUT_S
+            ) as r:
                 next(r.iter_lines())
             return
         with ThreadPoolExecutor(1) as pool:
             name = f"abort-{index}"
-            gone = pool.submit(httpx.post, eager.url + "/generate", json={**body, "rid": name}, timeout=TIMEOUT_S)
+            gone = pool.submit(
+                httpx.post, eager.url + "/generate", json={**body, "rid": name}, timeout=TIMEOUT_S
+            )
             time.sleep(0.2 * (1 + index % 3))
             httpx.post(eager.url + "/abort_request", json={"rid": name}, timeout=TIMEOUT_S)
             assert gone.result().json()["meta_info"]["finish_reason"]["type"] == "abort"
@@ -216,7 +227,9 @@ def test_why_a_request_ranks_where_it_does(eager: Server) -> None:
     assert json.dumps(full, allow_nan=False)
 
 
-def test_off_leaves_every_decision_to_sglang(server: Server, counters: Callable[[Server], dict[str, int]]) -> None:
+def test_off_leaves_every_decision_to_sglang(
+    server: Server, counters: Callable[[Server], dict[str, int]]
+) -> None:
     at_once(server, MIXED[:8])
     found = counters(server)
     decisions = ("ordered_queues", "overtaken_requests", "held_rows", "predicted_reserves")

@@ -108,6 +108,12 @@ def test_the_table_is_the_class() -> None:
     assert {parameter.name for parameter in PARAMETERS} == set(RequestParams.__dataclass_fields__)
     assert set(TOP_LEVEL) < {parameter.name for parameter in PARAMETERS}
     for parameter in PARAMETERS:
-        value = True if parameter.switch else "a" if parameter.characters else (*parameter.words, parameter.low)[0]
+        value = (
+            True
+            if parameter.switch
+            else "a"
+            if parameter.characters
+            else (*parameter.words, parameter.low)[0]
+        )
         params = parse_custom_params({"entropic": {parameter.name: value}})
         assert getattr(params, parameter.name) == value

@@ -21,7 +21,12 @@ PLAIN = {"max_total_num_tokens": 1}
 @pytest.fixture
 def app(monkeypatch: pytest.MonkeyPatch) -> Any:
     """An application with a middleware of SGLang's."""
-    made = SimpleNamespace(user_middleware=[Middleware(object)])  # type: ignore[arg-type]
+    routes: list[Any] = []
+
+    def add_api_route(path: str, endpoint: Any, methods: list[str]) -> None:
+        routes.append(SimpleNamespace(path=path, endpoint=endpoint, methods=methods))
+
+    made = SimpleNamespace(user_middleware=[Middleware(object)], routes=routes, add_api_route=add_api_route)  # type: ignore[arg-type]
     monkeypatch.setattr(http_server, "app", made)
     return made
 
@@ -43,9 +48,11 @@ def test_schedulers_of_ours_are_served(app: Any, *, by_name: bool) -> None:
     else:
         before_http_server("args", "manager", "templates", "ports", [OURS, OURS], "more")
     assert classes(app) == [object, EntropicMiddleware]
+    assert [(route.path, route.methods) for route in app.routes] == [("/entropic/scheduling", ["GET"])]
 
 
 def test_a_plain_scheduler_is_named_and_not_served(app: Any) -> None:
     with pytest.raises(SeamError, match=r"\[1, 2\]"):
         before_http_server("args", "manager", "templates", "ports", [OURS, PLAIN, PLAIN])
     assert classes(app) == [object]
+    assert app.routes == []

@@ -145,11 +145,15 @@ class SchedulingConfig(_Section):
     ] = False
     hold: Annotated[
         bool,
-        Field(description="Leave long answers out of a decode step where the short ones then end much sooner."),
+        Field(
+            description="Leave long answers out of a decode step where the short ones then end much sooner."
+        ),
     ] = True
     retraction: Annotated[
         bool,
-        Field(description="Choose who gives up its KV when the pool is full by what it costs to compute again."),
+        Field(
+            description="Choose who gives up its KV when the pool is full by what it costs to compute again."
+        ),
     ] = True
     admission: Annotated[
         bool,
@@ -158,7 +162,8 @@ class SchedulingConfig(_Section):
         ),
     ] = True
     compute_weight: Annotated[
-        float, Field(ge=0, le=1000, description="Weight of predicted compute, in ms, in the cost of a request.")
+        float,
+        Field(ge=0, le=1000, description="Weight of predicted compute, in ms, in the cost of a request."),
     ] = 1.0
     memory_weight: Annotated[
         float,
@@ -175,7 +180,7 @@ class SchedulingConfig(_Section):
             le=1000,
             description="Weight of the slack until a request has waited unusually long, in ms, in its cost.",
         ),
-    ] = 1.0
+    ] = 0.25
     flow_weight: Annotated[
         float,
         Field(
@@ -187,13 +192,17 @@ class SchedulingConfig(_Section):
     ageing: Annotated[
         float,
         Field(
-            ge=0, le=1000, description="A wait as long as the traffic's tail multiplies the score by 1 + ageing."
+            ge=0,
+            le=1000,
+            description="A wait of w times the traffic's tail multiplies the score by 1 + ageing w^2.",
         ),
     ] = 1.0
     client_weight: Annotated[
         float,
         Field(
-            ge=0, le=4, description="Exponent of the factor for clients that were served less; 0 ignores clients."
+            ge=0,
+            le=4,
+            description="Exponent of the factor for clients that were served less; 0 ignores clients.",
         ),
     ] = 1.0
     max_wait_tokens: Annotated[
@@ -203,7 +212,7 @@ class SchedulingConfig(_Section):
             le=1_000_000_000,
             description="Tokens the server may process before a waiting request goes first, in order of arrival.",
         ),
-    ] = 1_000_000
+    ] = 65_536
     max_overtaken_tokens: Annotated[
         int,
         Field(
@@ -211,7 +220,7 @@ class SchedulingConfig(_Section):
             le=1_000_000_000,
             description="Tokens of work of later requests that may be started before a waiting one.",
         ),
-    ] = 500_000
+    ] = 16_384
     max_held_steps: Annotated[
         int, Field(ge=1, le=100_000, description="Most decode steps in a row that a request is left out of.")
     ] = 64

@@ -28,6 +28,7 @@ class RequestFacts:
             by the server since its start.
         waits_since_tokens: reading of the token clock when it was last queued (its arrival, or its retraction).
         held_steps: decode steps it has been left out of in a row; 0 while it waits.
+        deferred: it would compute a prefix that an earlier request of the queue computes now, and find it cached later.
     """
 
     key: str
@@ -45,6 +46,7 @@ class RequestFacts:
     arrived_at_tokens: int = 0
     waits_since_tokens: int = 0
     held_steps: int = 0
+    deferred: bool = False
 
     @property
     def context_tokens(self) -> int:

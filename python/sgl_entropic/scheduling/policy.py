@@ -29,6 +29,10 @@ TYPICAL_BATCH = 8.0
 BATCH_MEMORY_STEPS = 64.0
 
 
+DEFERRAL = 1e-9
+"""Factor of the score of a request that gains by waiting for another: behind all others, within its bounds."""
+
+
 class EntropicPolicy:
     """Orders the queue, holds, retracts and admits.
 
@@ -232,7 +236,7 @@ class EntropicPolicy:
         order: list[int] = bounded_order(
             rows[:, column.PRIORITY],
             rows[:, column.ARRIVAL],
-            self._values(rows, factors, server),
+            self._values(rows, factors, server) * _deferral(waiting),
             rows[:, column.WORK_TOKENS],
             self._budgets(waiting, rows[:, column.QUEUED_AT], server),
         ).tolist()
@@ -277,3 +281,8 @@ class EntropicPolicy:
 
     def _stayed_long(self, request: RequestFacts, server: ServerFacts) -> bool:
         return server.token_clock - request.arrived_at_tokens >= self.settings.max_wait_tokens
+
+
+def _deferral(waiting: Sequence[RequestFacts]) -> FloatArray:
+    """Return the factor of each of n requests for what it gains by waiting, [n]."""
+    return np.where([request.deferred for request in waiting], DEFERRAL, 1.0)

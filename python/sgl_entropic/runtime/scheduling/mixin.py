@@ -24,6 +24,7 @@ class ScheduledByEntropy(Scheduler):
     entropic_counters: Counters
     entropic_seat: Seat | None = None
     _entropic_held: Any = None
+    running_batch: Any
 
     def init_schedule_policy(self) -> None:
         """As SGLang's; the queue's order is then ours where that was asked for."""
@@ -43,9 +44,13 @@ class ScheduledByEntropy(Scheduler):
     def get_prefill_adder_class(self) -> type[PrefillAdder]:
         """Ours where memory is predicted."""
         here = self.entropic_seat
-        return EntropicPrefillAdder if here is not None and here.chooses_admission else super().get_prefill_adder_class()
+        return (
+            EntropicPrefillAdder
+            if here is not None and here.chooses_admission
+            else super().get_prefill_adder_class()
+        )
 
-    def _add_request_to_queue(self, req: Any, is_retracted: bool = False) -> None:  # noqa: FBT001, FBT002 -- SGLang's
+    def _add_request_to_queue(self, req: Any, is_retracted: bool = False) -> None:
         super()._add_request_to_queue(req, is_retracted)
         if self.entropic_seat is not None:
             self.entropic_seat.queued(req, retracted=is_retracted)
@@ -71,7 +76,7 @@ class ScheduledByEntropy(Scheduler):
                 self._entropic_held = split(batch, rows)
         return super().update_running_batch(batch)
 
-    def ingest_requests(self, stop_at_pause: bool = False) -> Any:  # noqa: FBT001, FBT002 -- SGLang's signature
+    def ingest_requests(self, stop_at_pause: bool = False) -> Any:
         """As SGLang's, with all running requests in one batch again: messages may be about any of them."""
         self._join_held()
         return super().ingest_requests(stop_at_pause)

@@ -84,7 +84,7 @@ def attach(req: Any, notes: Notes) -> None:
     setattr(req, _ATTRIBUTE, notes)
 
 
-def facts_of(req: Any, notes: Notes, *, running: bool) -> RequestFacts:
+def facts_of(req: Any, notes: Notes, *, running: bool, deferred: bool = False) -> RequestFacts:
     """What the policy may know of ``req``."""
     sampling = req.sampling_params
     state = state_of(req)
@@ -104,4 +104,5 @@ def facts_of(req: Any, notes: Notes, *, running: bool) -> RequestFacts:
         arrived_at_tokens=notes.arrived_at_tokens,
         waits_since_tokens=notes.waits_since_tokens,
         held_steps=notes.held_steps,
+        deferred=deferred,
     )

@@ -21,6 +21,8 @@ class EntropicSchedulePolicy(SchedulePolicy):
         self, waiting_queue: list[Any], running_batch: Any = None, processed_tokens: int = 0
     ) -> None:
         """Sort ``waiting_queue`` in place."""
+        deferred: set[str] = set()
         if not getattr(self.tree_cache, "disable", True):
-            self._compute_prefix_matches(waiting_queue[:_MOST_MATCHED], CacheAwarePolicy.LPM)
-        self.seat.order(waiting_queue)
+            # Those that share a new prefix with an earlier one are named: it is computed once, and they then find it.
+            deferred = self._compute_prefix_matches(waiting_queue[:_MOST_MATCHED], CacheAwarePolicy.LPM)
+        self.seat.order(waiting_queue, deferred)

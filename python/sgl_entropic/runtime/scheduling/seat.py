@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -144,7 +144,10 @@ class Seat:
             self._launch = _Launch(now_s, tokens, weighted / max(tokens, 1), len(new), 0, mode.is_mixed())
             self.token_clock += tokens
         elif mode.is_decode():
-            rows, context = batch.batch_size(), int(batch.seq_lens_cpu.sum()) if batch.seq_lens_cpu is not None else 0
+            rows, context = (
+                batch.batch_size(),
+                int(batch.seq_lens_cpu.sum()) if batch.seq_lens_cpu is not None else 0,
+            )
             self._launch = _Launch(now_s, 0, 0.0, rows, context, mixed=False)
             self.token_clock += rows
             self.decode_steps += 1
@@ -181,11 +184,14 @@ class Seat:
             assert notes is not None
         return notes
 
-    def order(self, queue: list[Any]) -> None:
-        """Sort the waiting queue in place."""
+    def order(self, queue: list[Any], deferred: Collection[str] = ()) -> None:
+        """Sort the waiting queue in place; ``deferred`` are ids of requests that gain by going after another."""
         assert self.policy is not None
         if len(queue) > 1:
-            places = self.policy.order(self.facts_of_waiting(queue), self.server())
+            facts = [
+                facts_of(req, self._noted(req), running=False, deferred=req.rid in deferred) for req in queue
+            ]
+            places = self.policy.order(facts, self.server())
             queue[:] = [queue[place] for place in places]
             self.counters.ordered_queues += 1
 
@@ -206,10 +212,11 @@ class Seat:
         assert self.policy is not None
         return self.policy.retraction_order(self.facts_of_running(reqs), self.server())
 
-    def reserved_tokens(self, reqs: Sequence[Any]) -> int:
-        """KV that the running requests are still expected to need."""
+    def reserved_tokens(self, running: Sequence[Any], new: Sequence[Any]) -> int:
+        """KV that these requests are expected to need at a time, beyond what they hold once ``new`` are prefilled."""
         assert self.policy is not None
-        return self.policy.admission_tokens(self.facts_of_running(reqs), self.server())
+        facts = self.facts_of_running(running) + self.facts_of_waiting(new)
+        return self.policy.admission_tokens(facts, self.server()) if facts else 0
 
     # --------------------------------------------------------------------------------------------------- explaining
 
