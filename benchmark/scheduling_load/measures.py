@@ -27,7 +27,8 @@ def sample_of(answers: Sequence[Answer], counted: Mapping[str, int], window_s: f
     """
     begin_s = min(a.asked_s for a in answers)
     window_s = max(a.asked_s for a in answers) if window_s is None else window_s
-    span_s = max(window_s - begin_s, 1e-9)
+    # Where all are asked at once there is no such time, and nothing came in it.
+    span_s = max(window_s - begin_s, 10.0**-_PLACES)
     came = sum(a.tokens_until(window_s) for a in answers)
     whole = [a for a in answers if a.end_s <= window_s]
     return {

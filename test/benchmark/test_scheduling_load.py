@@ -258,6 +258,12 @@ def test_figures_of_a_load() -> None:
     assert "jain_speed" not in figures
 
 
+def test_a_load_asked_at_once_has_figures_too() -> None:
+    made = measures.sample_of([answer("own", 2.0), answer("own", 4.0)], COUNTS)
+    figures = measures.figures_of([made])
+    assert (figures["window_tokens_per_s"], figures["tokens_per_s"]) == (0.0, 2.0)
+
+
 def test_capacity_is_what_busy_clients_got() -> None:
     answers = [answer("own", 1.0), answer("own", 1.0, asked_s=1.0), answer("own", 4.0, asked_s=2.0)]
     found = runner.capacity_of(answers)

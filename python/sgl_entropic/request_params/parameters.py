@@ -118,8 +118,10 @@ PARAMETERS: tuple[Parameter, ...] = (
 )
 BY_NAME = {parameter.name: parameter for parameter in PARAMETERS}
 TOP_LEVEL = tuple(parameter.name for parameter in PARAMETERS if parameter.top_level)
-# What says how and nothing by itself, and names that others may use for their own: elsewhere than in our place, no slip.
-HOW = tuple(name for name in BY_NAME if name.startswith(("sampling_", "min_", "max_", "client_")))
+# What says how, and nothing without a target.
+HOW = tuple(name for name in BY_NAME if name.startswith(("sampling_", "min_", "max_")))
+# What another extension may mean by the same name: no slip where it stands in another place than ours.
+COMMON = (*HOW, "client_id")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from sgl_entropic.errors import RequestParameterError
 from sgl_entropic.request_params.messages import KNOWN, PLACE, misplaced, shown, unknown
-from sgl_entropic.request_params.parameters import BY_NAME, HOW, PARAMETERS_KEY, TOP_LEVEL
+from sgl_entropic.request_params.parameters import BY_NAME, COMMON, PARAMETERS_KEY, TOP_LEVEL
 
 # difflib ratio: "entropc" and "entropik" are above it, "entropy" is a word of its own. No field of SGLang's request
 # bodies comes nearer than 0.72 to a name of ours.
@@ -16,7 +16,7 @@ _MISSPELT = 0.85
 _OUR_NAMES = ("sgl_entropic", "sglang_entropic", "sgl-entropic")
 _ASKING = re.compile(r"return_?\w*(entrop|surprisal)")
 # Names that nobody else gives to anything; "sampling_mode" in an object of somebody else's is theirs.
-_TELLING = tuple(name for name in BY_NAME if name not in HOW)
+_TELLING = tuple(name for name in BY_NAME if name not in COMMON)
 _MAX_SPELLED = 256  # keys of a body that are compared with ours; no honest body has more
 
 
