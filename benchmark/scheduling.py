@@ -67,22 +67,11 @@ def parser() -> argparse.ArgumentParser:
         "--trace-most-tokens", type=int, default=1024, help="of a prompt, and a quarter of an answer"
     )
     it.add_argument("--trace-load", type=float, default=1.0, help="of what the server can do of it")
-    it.add_argument("--tight-running", type=int, default=32, help="most that may run at a time in tight")
+    it.add_argument("--tight-running", type=int, default=16, help="most that may run at a time in tight")
     it.add_argument("--tight-share", type=float, default=0.4, help="of the KV that the running requests need")
-    it.add_argument("--tight-requests", type=int, default=56)
-    it.add_argument("--tight-clients", type=int, help="at a time; default: a quarter more than may run")
-    it.add_argument(
-        "--tight-room",
-        type=float,
-        default=1.0,
-        help="limits of tight are the power of two above so many times the answer; SGLang keeps a new request's whole "
-        "limit free, so that in a pool of a few requests wide limits leave nothing to retract",
-    )
-    it.add_argument(
-        "--tight-flags",
-        default="--schedule-conservativeness 0.1",
-        help="further flags of all servers of tight; the default lets SGLang admit more than there is room for",
-    )
+    it.add_argument("--tight-requests", type=int, default=96)
+    it.add_argument("--tight-clients", type=int, help="at a time; default: half more than may run")
+    it.add_argument("--tight-flags", default="", help="further flags of all servers of tight")
     it.add_argument("--entropic-flags", default="", help="further flags of our arm")
     it.add_argument(
         "--flags", nargs=argparse.REMAINDER, default=[], help="last: further flags of all servers"
@@ -97,7 +86,7 @@ def checked(it: argparse.ArgumentParser, arguments: Sequence[str] | None = None)
         options.workloads = [name for name in NAMES if name != TRACE or options.trace]
     # In the order of the catalogue, each once.
     options.workloads = [name for name in NAMES if name in options.workloads]
-    options.tight_clients = options.tight_clients or max(1, 5 * options.tight_running // 4)
+    options.tight_clients = options.tight_clients or max(1, 3 * options.tight_running // 2)
     sizes = (
         "rounds",
         "max_running_requests",

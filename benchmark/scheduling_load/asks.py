@@ -4,6 +4,9 @@ Half of the answers are as long as their limit says (``ignore_eos``). The others
 client knows: a regular expression asks for so many digits, of which the tokenizer makes one token each, and the end of
 the text is the last token. So an answer ends early as in real traffic, yet with the same number of tokens at every
 server; the server knows that a grammar ends the answer, and nothing it does with the pattern tells a scheduler when.
+
+Where memory is scarce, answers run to their limits although the server cannot count on it: the end of the text is biased
+out in place of ``ignore_eos``, which would tell SGLang that the whole limit is going to be needed.
 """
 
 from __future__ import annotations
@@ -57,6 +60,7 @@ class Ask:
         most_new: the limit that the server is told; ``output_tokens`` unless ``hidden``.
         hidden: the answer ends before its limit.
         kind: what it stands for in its load, such as ``cold``.
+        never_token_id: token that is biased out so that the answer runs to its limit; ``None`` says ``ignore_eos``.
     """
 
     at_s: float
@@ -66,6 +70,7 @@ class Ask:
     most_new: int
     hidden: bool
     kind: str
+    never_token_id: int | None = None
 
     @property
     def client_id(self) -> str | None:
@@ -77,8 +82,10 @@ class Ask:
         sampling: dict[str, Any] = {"temperature": temperature, "max_new_tokens": self.most_new}
         if self.hidden:
             sampling["regex"] = f"[0-9]{{{self.output_tokens - 1}}}"
-        else:
+        elif self.never_token_id is None:
             sampling["ignore_eos"] = True
+        else:
+            sampling["logit_bias"] = {str(self.never_token_id): -100.0}
         if self.client_id is not None:
             # Of effect where scheduling is fair between clients.
             sampling["custom_params"] = {"entropic": {"client_id": self.client_id}}

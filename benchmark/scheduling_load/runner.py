@@ -61,6 +61,7 @@ class Run:
         self._options, self._folder, self._facts = options, folder, facts
         model = Path(resolve_model_path(None))
         require_digits(model)
+        self._end_token_id = int(json.loads((model / "config.json").read_text())["eos_token_id"])
         self._prompts = WordPrompts.of_model(model)
         self._trace = self._read_trace()
         roomy = [name for name in options.workloads if name != TIGHT]
@@ -137,7 +138,7 @@ class Run:
     def _warm(self, group: list[str]) -> list[Ask]:
         maker, count = self._maker("warm", WARM), self._options.warm_requests
         if group == [TIGHT]:
-            return maker.tight(count, self._options.tight_room)
+            return maker.tight(count, self._end_token_id)
         asks = maker.mixed(count, 1.0)
         # One of a client, so that a server that refuses those is found out at once.
         return [*asks, *(maker.clients(1.0, 1.0)[-1:] if CLIENTS in group else [])]
@@ -155,7 +156,7 @@ class Run:
                 seconds, options.clients_load * seconds * found[kind_of(MIXED[0])]["output_tokens_per_s"]
             )
         if load == TIGHT:
-            return maker.tight(options.tight_requests, options.tight_room)
+            return maker.tight(options.tight_requests, self._end_token_id)
         if load == TRACE:
             begin = max(number, 0) * options.trace_requests
             rows = (

@@ -29,7 +29,7 @@ HEAVY_PROMPTS, HEAVY_ANSWERS = Lengths(96, 0.5, 16, 256), Lengths(192, 0.4, 64, 
 LIGHT_PROMPTS, LIGHT_ANSWERS = Lengths(32, 0.5, 8, 128), Lengths(32, 0.5, 8, 64)
 LIGHT_CLIENTS, LIGHT_AT_ONCE, LIGHT_EVERY_S = 3, 2, 2.5
 
-TIGHT_PROMPTS, TIGHT_ANSWERS = Lengths(48, 0.7, 16, 192), Lengths(128, 0.6, 32, 384)
+TIGHT_PROMPTS, TIGHT_ANSWERS = Lengths(110, 0.4, 60, 220), Lengths(220, 0.6, 80, 420)
 
 Key = Sequence[object]
 
@@ -129,10 +129,11 @@ class Maker:
             asks += self.asks(rng, times, (LIGHT_PROMPTS, LIGHT_ANSWERS), f"{LIGHT}_{client}")
         return in_order(asks)
 
-    def tight(self, count: int, room: float) -> list[Ask]:
-        """For a closed loop; every answer ends before its limit."""
+    def tight(self, count: int, end_token_id: int) -> list[Ask]:
+        """For a closed loop; every answer runs to its limit, and the server cannot know."""
         lengths = (TIGHT_PROMPTS, TIGHT_ANSWERS)
-        return self.asks(self.rng, [0.0] * count, lengths, "tight", hidden=1.0, room=room)
+        asks = self.asks(self.rng, [0.0] * count, lengths, "tight", hidden=0.0)
+        return [replace(ask, never_token_id=end_token_id) for ask in asks]
 
     def trace(self, rows: Sequence[dict[str, object]], scale: mooncake.Scale, *, limit: int) -> list[Ask]:
         """The replay of ``rows``; every answer ends before one and the same ``limit``."""

@@ -78,7 +78,7 @@ def test_a_limit_is_the_power_of_two_that_leaves_room_for_twice_the_answer(lengt
         lambda one: one.mixed(60, 2.0),
         lambda one: one.flood(60, 2.0),
         lambda one: one.clients(10.0, 2000.0),
-        lambda one: one.tight(40, 2.0),
+        lambda one: one.tight(40, 2),
     ],
 )
 def test_a_load_is_the_same_for_every_arm_and_another_in_every_round(build) -> None:
@@ -192,10 +192,13 @@ def test_what_is_not_one_whole_answer_is_an_error(lines: list[bytes]) -> None:
         read(lines)
 
 
-def test_the_two_kinds_of_request_say_how_they_end() -> None:
+def test_the_three_kinds_of_request_say_how_they_end() -> None:
     hidden, exact = (replace(ASK, hidden=flag).body("r", 1.0)["sampling_params"] for flag in (True, False))
     assert (hidden["regex"], "ignore_eos" in hidden) == ("[0-9]{3}", False)
     assert (exact["ignore_eos"], "regex" in exact) == (True, False)
+    unsaid = replace(ASK, hidden=False, never_token_id=2).body("r", 1.0)["sampling_params"]
+    assert unsaid["logit_bias"] == {"2": -100.0}
+    assert not {"ignore_eos", "regex"} & set(unsaid)
 
 
 def test_requests_of_a_client_name_it() -> None:
@@ -379,4 +382,4 @@ def test_contradictions_are_refused(arguments: list[str], capsys) -> None:
 def test_without_a_trace_all_other_loads_run() -> None:
     options = scheduling.checked(scheduling.parser(), [])
     assert set(options.workloads) == set(workloads.NAMES) - {workloads.TRACE}
-    assert options.tight_clients == 40
+    assert options.tight_clients == 24
