@@ -15,7 +15,10 @@ from sgl_entropic.testing.servers import Server, stock_server
 
 pytestmark = pytest.mark.e2e
 
-SUBJECTS = ("rain", "bread", "clocks", "ships", "bees", "stars", "chess", "salt")
+SUBJECTS = (
+    *("rain", "bread", "clocks", "ships", "bees", "stars", "chess", "salt", "rivers", "maps"),
+    *("glass", "horses", "paper", "towers", "wheels", "winter", "letters", "gardens", "bells", "islands"),
+)
 FORMS = (
     "Explain {}.",
     "Write a line about {}.",
@@ -64,8 +67,8 @@ def off_server(tmp_path_factory: pytest.TempPathFactory, model_path: str) -> Ite
 
 
 def test_switched_off_equals_stock(off_server: Server, stock_tokens: list[list[int]]) -> None:
-    """Forty greedy answers, token for token."""
-    assert len(PROMPTS) == 40
+    """A hundred greedy answers, token for token."""
+    assert len(PROMPTS) == 100
     assert greedy(off_server) == stock_tokens
 
 
@@ -93,7 +96,7 @@ def test_asking_a_server_that_does_not_measure_is_refused(off_server: Server) ->
 def test_telemetry_on_chooses_the_same_tokens(server: Server, stock_tokens: list[list[int]]) -> None:
     """Measuring changes nothing that is chosen, up to what an equal maximum in another batch shape may flip."""
     same = sum(mine == theirs for mine, theirs in zip(greedy(server), stock_tokens, strict=True))
-    assert same >= 38
+    assert same >= 95
 
 
 def test_plain_sglang_loads_nothing_but_the_question(tmp_path: Path) -> None:

@@ -1,0 +1,205 @@
+"""The policy's seat: what it counts, what it learns, and that it forgets."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sgl_entropic.runtime.scheduling.notes import notes_of, report_of, untraced_score
+from sgl_entropic.runtime.scheduling.seat import Seat
+from sgl_entropic.scheduling import EntropicPolicy, SchedulingSettings
+from sgl_entropic.trace.counters import Counters
+
+
+def request(
+    name: str, *, prompt: int = 10, limit: int = 20, priority: int | None = None, **custom: Any
+) -> Any:
+    """What of SGLang's ``Req`` the seat reads."""
+    sampling = SimpleNamespace(
+        max_new_tokens=limit, ignore_eos=True, top_k=1, custom_params={"entropic": custom} if custom else None
+    )
+    return SimpleNamespace(
+        rid=name,
+        origin_input_ids=[1] * prompt,
+        output_ids=[],
+        sampling_params=sampling,
+        prefix_len=0,
+        num_matched_prefix_tokens=0,
+        grammar=None,
+        beam_group=None,
+        priority=priority,
+        finished_reason=None,
+        finished=lambda: False,
+    )
+
+
+def end(req: Any, kind: str) -> None:
+    req.finished = lambda: True
+    req.finished_reason = SimpleNamespace(to_json=lambda: {"type": kind})
+
+
+def seat(policy: EntropicPolicy | None = None, **more: Any) -> Seat:
+    return Seat(
+        policy=policy,
+        counters=Counters(),
+        allocator=SimpleNamespace(available_size=lambda: 900, size=1000),
+        tree_cache=SimpleNamespace(evictable_size=lambda: 50),
+        most_running=8,
+        chooses_order=policy is not None,
+        **more,
+    )
+
+
+def mode(kind: str) -> Any:
+    return SimpleNamespace(
+        is_extend=lambda: kind != "decode",
+        is_decode=lambda: kind == "decode",
+        is_mixed=lambda: kind == "mixed",
+    )
+
+
+def prefill(lengths: list[int], prefixes: list[int] | None = None, kind: str = "extend") -> Any:
+    return SimpleNamespace(
+        forward_mode=mode(kind), extend_lens=lengths, prefix_lens=prefixes or [0] * len(lengths)
+    )
+
+
+def decode(rows: int, context: int) -> Any:
+    return SimpleNamespace(
+        forward_mode=mode("decode"),
+        batch_size=lambda: rows,
+        seq_lens_cpu=SimpleNamespace(sum=lambda: rows * context),
+    )
+
+
+def test_the_clock_counts_prompt_tokens_computed_and_tokens_decoded() -> None:
+    here = seat()
+    here.launched(prefill([7, 5], [3, 0]), 0.0, after_idle=True)
+    here.launched(decode(4, 100), 1.0, after_idle=False)
+    here.launched(decode(3, 100), 2.0, after_idle=False)
+    assert (here.token_clock, here.decode_steps) == (7 + 5 + 4 + 3, 2)
+    assert here.server().free_tokens == 950
+
+
+def test_steps_teach_what_they_take_and_pauses_do_not() -> None:
+    policy = EntropicPolicy()
+    here, clock = seat(policy), 0.0
+    here.launched(decode(1, 50), clock, after_idle=True)
+    for turn in range(400):
+        rows = 1 + turn % 8
+        clock += 0.004 + 0.002 * here._launch.rows if here._launch else 0.0
+        here.launched(decode(rows, 50), clock, after_idle=False)
+    clock += 30.0
+    here.launched(decode(1, 50), clock, after_idle=True)
+    assert policy.cost.decode_step_ms(4, 200) == pytest.approx(4 + 2 * 4, rel=0.05)
+    assert policy.cost.decode_step_ms(8, 400) == pytest.approx(4 + 2 * 8, rel=0.05)
+
+
+def test_a_mixed_step_is_no_measure_of_either_kind() -> None:
+    policy = EntropicPolicy()
+    before = policy.cost.version
+    here = seat(policy)
+    for at in range(50):
+        here.launched(prefill([32, 1, 1], [0, 90, 80], kind="mixed"), float(at), after_idle=False)
+    assert policy.cost.version == before
+
+
+def test_who_was_passed_over_is_counted_and_the_score_is_kept_for_response_and_trace() -> None:
+    policy = EntropicPolicy(SchedulingSettings(max_overtaken_tokens=100))
+    here = seat(policy)
+    long, short = request("long", limit=500), request("short", limit=5)
+    queue = [long, short]
+    for req in queue:
+        here.queued(req, retracted=False)
+    here.order(queue)
+    assert [req.rid for req in queue] == ["short", "long"]
+    here.started([short], [long])
+    assert here.counters.overtaken_requests == 1
+    assert policy.overtaking.tokens("long") > 0
+    report = report_of(short)
+    assert report is not None
+    assert report["score"]["compute_ms"] > 0
+    assert untraced_score(short) == report["score"]
+    assert untraced_score(short) is None
+    assert report_of(long) is None
+    json.dumps(here.state([long], [short]), allow_nan=False)
+
+
+def test_a_retracted_request_keeps_its_arrival_and_its_recomputed_tokens_are_counted() -> None:
+    here = seat(EntropicPolicy())
+    first, second = request("first", prompt=30), request("second")
+    for req in (first, second):
+        here.queued(req, retracted=False)
+    here.started([first], [second])
+    first.output_ids = [1] * 12
+    here.token_clock = 500
+    here.queued(first, retracted=True)
+    first.prefix_len = 10
+    here.started([first], [second])
+    notes = notes_of(first)
+    assert notes is not None
+    assert (notes.arrival, notes.arrived_at_tokens, notes.waits_since_tokens) == (0, 0, 500)
+    assert (notes.retractions, notes.recomputed_tokens) == (1, 30 + 12 - 10)
+    assert (here.counters.retracted_requests, here.counters.recomputed_tokens) == (1, 32)
+
+
+def test_chunks_after_the_first_start_nothing_again() -> None:
+    here = seat(EntropicPolicy())
+    old, new = request("old", limit=900), request("new", limit=2)
+    for req in (old, new):
+        here.queued(req, retracted=False)
+    here.started([new], [old])
+    here.started([new], [old])
+    assert here.counters.overtaken_requests == 1
+
+
+@pytest.mark.parametrize("way", ["finished", "aborted", "withdrawn"])
+def test_nothing_is_kept_of_a_request_that_is_gone(way: str) -> None:
+    policy = EntropicPolicy()
+    here = seat(policy)
+    old, new = request("old", limit=900), request("new", limit=2)
+    for req in (old, new):
+        here.queued(req, retracted=False)
+    here.order([old, new])
+    here.started([new], [old])
+    assert len(policy.overtaking) == 1
+    if way == "withdrawn":
+        here.withdrawn(old)
+    else:
+        end(old, "length" if way == "finished" else "abort")
+        here.ended([old])
+    here.ended([old])
+    assert len(policy.overtaking) == 0
+
+
+def test_without_a_policy_it_only_counts() -> None:
+    here = seat()
+    req = request("one")
+    here.queued(req, retracted=False)
+    here.queued(req, retracted=True)
+    here.started([req], [])
+    end(req, "stop")
+    here.ended([req])
+    assert here.held([req, req], 0) == frozenset()
+    assert here.counters.retracted_requests == 1
+    assert here.state([], [])["enabled"] is False
+    assert report_of(req) is None
+
+
+def test_a_client_s_name_reaches_the_policy() -> None:
+    here = seat(EntropicPolicy())
+    req = request("one", client_id="team 7")
+    assert here.facts_of_waiting([req])[0].client == "team 7"
+
+
+@pytest.mark.parametrize(("sign", "first"), [(1, "high"), (-1, "low")])
+def test_user_priorities_go_first_in_either_direction(sign: int, first: str) -> None:
+    here = seat(EntropicPolicy(), priority_sign=sign)
+    queue = [request("low", limit=100, priority=1), request("high", limit=100, priority=9)]
+    for req in queue:
+        here.queued(req, retracted=False)
+    here.order(queue)
+    assert queue[0].rid == first
