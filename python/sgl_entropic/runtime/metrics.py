@@ -11,6 +11,7 @@ from sgl_entropic.signals import TokenReading
 from sgl_entropic.trace.counters import Counters
 
 # Nats. ln(vocabulary) is about 10.8 to 12.5, so the last bucket holds a flat distribution.
+_TOKENS = (0, 64, 256, 1024, 4096, 16_384, 65_536, 262_144, 1_048_576)
 _NATS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 10.0, 12.5)
 
 
@@ -37,6 +38,12 @@ class Metrics:
             "Surprisal of generated tokens under the model's own distribution.",
             names,
             buckets=_NATS,
+        ).labels(**labels)
+        self._wait = Histogram(
+            "sgl_entropic:wait_tokens",
+            "Tokens that the server processed between a request's arrival and its first admission.",
+            names,
+            buckets=_TOKENS,
         ).labels(**labels)
         self._counters = {
             name: Counter(f"sgl_entropic:{name}", f"Count of {name.replace('_', ' ')}.", names).labels(
@@ -65,6 +72,10 @@ class Metrics:
                 self._sampled.observe(reading.sampled_entropy_nats)
             if reading.surprisal_nats is not None:
                 self._surprisal.observe(reading.surprisal_nats)
+
+    def observe_wait(self, tokens: int) -> None:
+        """Observe how long a request waited, in tokens that the server processed meanwhile."""
+        self._wait.observe(tokens)
 
     def publish(self, counters: Counters) -> None:
         """Bring the exported counters up to ``counters``."""

@@ -52,6 +52,10 @@ class EntropicScheduler(ScheduledByEntropy):
         self.entropic_counters = Counters()
         self.entropic_telemetry: Telemetry | None = None
         super().__init__(*args, **kwargs)
+        asked = self.entropic_config.telemetry.enabled or self.entropic_config.scheduling.enabled
+        self.entropic_metrics = self._build_metrics() if asked and self.is_generation else None
+        if self.entropic_seat is not None:
+            self.entropic_seat.metrics = self.entropic_metrics
         if self.entropic_config.telemetry.enabled and self.is_generation:
             self._install_telemetry()
         if self.is_generation and not steering_problems(self.server_args):
@@ -59,7 +63,7 @@ class EntropicScheduler(ScheduledByEntropy):
 
     def _install_telemetry(self) -> None:
         runner = self.tp_worker.model_runner
-        metrics = self._build_metrics()
+        metrics = self.entropic_metrics
         recorder = Recorder(self.entropic_counters, self._build_outlets(), metrics)
         store = None
         if self.entropic_config.telemetry.prompt_surprisal:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sgl_entropic.runtime.scheduling.notes import Notes, attach, facts_of, notes_of
 from sgl_entropic.scheduling import EntropicPolicy, RequestFacts, ServerFacts
 from sgl_entropic.trace.counters import Counters
+
+if TYPE_CHECKING:
+    from sgl_entropic.runtime.metrics import Metrics
 
 # A pause longer than this is no part of the step before it: a debugger, a suspended machine.
 _LONGEST_STEP_S = 60.0
@@ -45,6 +48,7 @@ class Seat:
         chooses_admission: whether the policy reserves memory for running requests.
         token_clock: prompt tokens computed and tokens decoded.
         decode_steps: decode steps.
+        metrics: Prometheus metrics, or ``None`` when the server exports none.
     """
 
     policy: EntropicPolicy | None
@@ -59,6 +63,7 @@ class Seat:
     chooses_admission: bool = False
     token_clock: int = 0
     decode_steps: int = 0
+    metrics: Metrics | None = None
     _arrivals: int = 0
     _launch: _Launch | None = None
 
@@ -112,6 +117,9 @@ class Seat:
             if notes is None or notes.finished or not req.finished():
                 continue
             notes.finished = True
+            if self.metrics is not None:
+                self.metrics.observe_wait(notes.wait_tokens)
+                self.metrics.publish(self.counters)
             if self.policy is None:
                 continue
             facts = facts_of(req, notes, running=True)
