@@ -34,6 +34,8 @@ LEAST_ROW_SHARE = 0.2
 """Where rows are a smaller share of a step than this, a smaller batch saves next to nothing: not even tried."""
 ARRIVALS_PRICE = 3.0
 """Share of mean latency that a lost share of throughput costs later arrivals at full load."""
+IDLE_PLANS = 4
+"""How much longer a plan that holds nobody lasts."""
 LEAST_FREE_SHARE = 0.05
 """With less of the pool free, none is held: memory comes back soonest when all run."""
 
@@ -54,9 +56,14 @@ class HoldPlan:
     rank: dict[str, int]
     gain: float
 
+    @property
+    def holds(self) -> bool:
+        """Whether anyone is to be left out."""
+        return self.gain > 0.0
+
 
 class HoldPlanner:
-    """Plans every few steps, and whenever a request is new.
+    """Plans every few steps, and whenever a request is new while some are held; less often while none is.
 
     Args:
         settings: bounds; ``hold`` switches it off.
@@ -84,13 +91,9 @@ class HoldPlanner:
             self.plan = None
             return frozenset()
         plan = self.plan
-        if (
-            plan is None
-            or not 0 <= server.decode_steps - plan.decode_step < settings.replan_steps
-            or any(request.key not in plan.rank for request in running)
-        ):
+        if plan is None or self._is_old(plan, running, server):
             plan = self.plan = self._plan(running, waiting_count, server)
-        if plan.most_at_once >= len(running):
+        if not plan.holds or plan.most_at_once >= len(running):
             return frozenset()
         rank = plan.rank
         places = sorted(range(len(running)), key=lambda index: rank[running[index].key])
@@ -100,6 +103,15 @@ class HoldPlanner:
             for index in places[plan.most_at_once :]
             if running[index].held_steps < settings.max_held_steps
             and running[index].arrived_at_tokens > latest
+        )
+
+    def _is_old(self, plan: HoldPlan, running: Sequence[RequestFacts], server: ServerFacts) -> bool:
+        age = server.decode_steps - plan.decode_step
+        if not plan.holds:
+            # Where nothing was gained, little will be gained soon; planning itself takes from every step.
+            return not 0 <= age < IDLE_PLANS * self._settings.replan_steps
+        return not 0 <= age < self._settings.replan_steps or any(
+            request.key not in plan.rank for request in running
         )
 
     def _plan(self, running: Sequence[RequestFacts], waiting_count: int, server: ServerFacts) -> HoldPlan:
