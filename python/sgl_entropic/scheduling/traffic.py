@@ -1,4 +1,4 @@
-"""Which requests resemble one another (route and length of prompt), and their columns as arrays."""
+"""Which requests resemble one another (route, limit, length of prompt), and their columns as arrays."""
 
 from __future__ import annotations
 
@@ -21,24 +21,32 @@ MOST_GROUPS = 255
 
 
 class TrafficGroups:
-    """Numbers for pairs of route and prompt length (in powers of 2), given in the order in which they finish."""
+    """Numbers for kinds of requests, given in the order in which they finish.
+
+    A kind is a route, a limit of new tokens in powers of 2 and a prompt length in powers of 4: who sends a limit often
+    knows how long the answer is going to be.
+    """
 
     def __init__(self) -> None:
-        self._number: dict[tuple[str, int], int] = {}
+        self._number: dict[tuple[str, int, int], int] = {}
 
     def __len__(self) -> int:
         return len(self._number) + 1
 
     def of(self, request: RequestFacts) -> int:
         """Return the group of ``request``; ``ALL_TRAFFIC`` when none of its kind has finished."""
-        return self._number.get((request.route, request.prompt_tokens.bit_length()), ALL_TRAFFIC)
+        return self._number.get(_kind(request), ALL_TRAFFIC)
 
     def observed(self, request: RequestFacts) -> int:
         """Return the group of a finished ``request``, a new one if it is the first."""
-        kind = (request.route, request.prompt_tokens.bit_length())
+        kind = _kind(request)
         if kind not in self._number and len(self._number) < MOST_GROUPS:
             self._number[kind] = len(self._number) + 1
         return self._number.get(kind, ALL_TRAFFIC)
+
+
+def _kind(request: RequestFacts) -> tuple[str, int, int]:
+    return request.route, request.max_new_tokens.bit_length(), request.prompt_tokens.bit_length() // 2
 
 
 @dataclass(frozen=True, slots=True)
