@@ -119,4 +119,4 @@ def test_invented_clients_take_no_more_memory() -> None:
     counters = ClientCounters()
     for number in range(MOST_CLIENTS + 10):
         counters.charge(f"client {number}", float(number + 1))
-    assert len(counters._served) == MOST_CLIENTS
+    assert len(counters._served) <= MOST_CLIENTS

@@ -109,10 +109,19 @@ SCHEDULING_SEAMS: tuple[Seam, ...] = (
     Seam(
         "sglang.srt.managers.schedule_policy.PrefillAdder._get_running_request_total_token_offset",
         ("self", "req"),
-        Mechanism.USE,
-        "",
-        "the reserve that a prediction takes the place of",
-        ("main", "scheduler"),
+        Mechanism.OVERRIDE,
+        _HERE + "scheduling.admission.EntropicPrefillAdder._get_running_request_total_token_offset",
+        "memory kept free for running requests",
+        ("scheduler",),
+        "admission asks an estimator",
+    ),
+    Seam(
+        "sglang.srt.managers.schedule_policy.PrefillAdder.add_one_req",
+        ("self", "req", "has_chunked_req", "truncation_align_size"),
+        Mechanism.OVERRIDE,
+        _HERE + "scheduling.admission.EntropicPrefillAdder.add_one_req",
+        "memory kept free for a new one",
+        ("scheduler",),
         "admission asks an estimator",
     ),
     Seam(

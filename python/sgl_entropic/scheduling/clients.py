@@ -45,9 +45,16 @@ class ClientCounters:
         if client is None:
             return
         self._served[client] = self._served.get(client, self._level) + tokens
-        if len(self._served) > MOST_CLIENTS:
-            # The one that the lift would raise most.
-            del self._served[min(self._served, key=lambda name: self._served[name])]
+        self._prune()
+
+    def _prune(self) -> None:
+        if len(self._served) <= MOST_CLIENTS:
+            return
+        # Whoever waits stays first; of the others, those go that the lift would raise most.
+        kept = sorted(
+            self._served, key=lambda name: (name in self._waiting, self._served[name], name), reverse=True
+        )[: MOST_CLIENTS // 2]
+        self._served = {name: self._served[name] for name in kept}
 
     def factors(self, clients: Sequence[str | None]) -> FloatArray:
         """Return the factor of each of n waiting requests, within [1/2, 2], [n]; takes note of who waits."""
@@ -55,6 +62,7 @@ class ClientCounters:
         for name in names - self._waiting:
             self._served[name] = max(self._served.get(name, 0.0), self._level)
         self._waiting = names
+        self._prune()
         self._factor = {}
         if len(names) < 2:
             return np.ones(len(clients))

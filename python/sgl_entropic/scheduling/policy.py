@@ -118,7 +118,7 @@ class EntropicPolicy:
         row = self._table([request], terms)
         waited = max(0, server.token_clock - request.waits_since_tokens) / self.tail_wait.tokens
         return Score(
-            value=float(self._values(row, np.array([factor]), server)[0]),
+            value=float((self._values(row, np.array([factor]), server) * _deferral([request]))[0]),
             flow_nats=float(terms.flow_nats[0]),
             flow_factor=float(terms.flow_factor[0]),
             remaining_tokens=float(terms.remaining_tokens[0]),
@@ -216,6 +216,7 @@ class EntropicPolicy:
         }
         return {
             "rank": keys.index(request.key) if request.key in keys else None,
+            "deferred": request.deferred,
             "waited_tokens": waited,
             "overtaken_tokens": overtaken,
             "due": any(reasons.values()),

@@ -146,6 +146,33 @@ def test_a_retracted_request_keeps_its_arrival_and_its_recomputed_tokens_are_cou
     assert (here.counters.retracted_requests, here.counters.recomputed_tokens) == (1, 32)
 
 
+def test_a_request_that_was_preempted_or_paused_waits_anew() -> None:
+    """SGLang queues it without calling it retracted."""
+    here = seat(EntropicPolicy())
+    req = request("one", prompt=30)
+    here.queued(req, retracted=False)
+    here.started([req], [])
+    here.token_clock = 700
+    here.queued(req, retracted=False)
+    notes = notes_of(req)
+    assert notes is not None
+    assert (notes.waits_since_tokens, notes.retractions, notes.admitted) == (700, 1, False)
+    here.started([req], [])
+    assert notes.recomputed_tokens == 30
+
+
+def test_a_deferred_request_is_explained_as_it_was_ordered() -> None:
+    here = seat(EntropicPolicy())
+    queue = [request(name, limit=5) for name in ("shared", "again")] + [request("other", limit=50)]
+    for req in queue:
+        here.queued(req, retracted=False)
+    here.order(queue, {"again"})
+    assert [req.rid for req in queue] == ["shared", "other", "again"]
+    waiting = here.state(queue, [])["waiting"]
+    assert [entry["rank"] for entry in waiting] == [0, 1, 2]
+    assert [entry["deferred"] for entry in waiting] == [False, False, True]
+
+
 def test_chunks_after_the_first_start_nothing_again() -> None:
     here = seat(EntropicPolicy())
     old, new = request("old", limit=900), request("new", limit=2)

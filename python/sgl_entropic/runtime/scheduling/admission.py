@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from sglang.srt.managers.schedule_policy import CLIP_MAX_NEW_TOKENS, PrefillAdder
 
-from sgl_entropic.runtime.scheduling.seat import seat
+from sgl_entropic.runtime.scheduling.seat import Seat, seat
 
 
 class EntropicPrefillAdder(PrefillAdder):
@@ -17,36 +18,44 @@ class EntropicPrefillAdder(PrefillAdder):
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """As SGLang's, then its reserve for the running batch is replaced."""
+        """As SGLang's, which asks for what each running request is to keep free."""
+        here = seat()
+        self._entropic_seat: Seat | None = here if here is not None and here.chooses_admission else None
+        running_batch = kwargs["running_batch"] if "running_batch" in kwargs else args[3]
+        self._entropic_shares: dict[str, int] = {}
+        if self._entropic_seat is not None and running_batch is not None:
+            self._entropic_shares = shares(self._entropic_seat, running_batch.reqs)
+            self._entropic_seat.counters.predicted_reserves += 1
         super().__init__(*args, **kwargs)
-        self._entropic_seat = seat()
-        self._entropic_reserve = 0
-        if self._entropic_seat is None or not self._entropic_seat.chooses_admission:
-            self._entropic_seat = None
-            return
-        running = [] if self.running_batch is None else self.running_batch.reqs
-        stock = sum(self._get_running_request_total_token_offset(req) for req in running)
-        self._entropic_reserve = self._entropic_seat.reserved_tokens(running, ())
-        self.memory_budget.total_offset += self._entropic_reserve - stock
-        self._entropic_seat.counters.predicted_reserves += 1
+
+    def _get_running_request_total_token_offset(self, req: Any) -> Any:
+        # Also what SGLang takes back when it preempts a request: the same number both times.
+        share = self._entropic_shares.get(req.rid)
+        return super()._get_running_request_total_token_offset(req) if share is None else share
 
     def add_one_req(self, req: Any, has_chunked_req: bool, truncation_align_size: int | None) -> Any:
         """As SGLang's, with what ``req`` adds to the peak in place of its limit."""
         here = self._entropic_seat
         if here is None:
             return super().add_one_req(req, has_chunked_req, truncation_align_size)
-        running = [] if self.running_batch is None else self.running_batch.reqs
-        peak = here.reserved_tokens(running, [*self.can_run_list, req])
+        gone = {id(other) for other in self.preempt_list}
+        batch = self.running_batch
+        running = [] if batch is None else [other for other in batch.reqs if id(other) not in gone]
+        adds = here.reserved_tokens(running, [*self.can_run_list, req])
+        adds -= here.reserved_tokens(running, self.can_run_list)
         sampling, limit = req.sampling_params, req.sampling_params.max_new_tokens
         most = min(max(limit - len(req.output_ids), 0), CLIP_MAX_NEW_TOKENS)
-        adds = min(max(peak - self._entropic_reserve, min(most, 1)), most)
-        admitted = len(self.can_run_list)
         # SGLang reads the limit here for nothing but memory; it is put back before anything else can see it.
-        sampling.max_new_tokens = len(req.output_ids) + adds
+        sampling.max_new_tokens = len(req.output_ids) + min(max(adds, min(most, 1)), most)
         try:
-            result = super().add_one_req(req, has_chunked_req, truncation_align_size)
+            return super().add_one_req(req, has_chunked_req, truncation_align_size)
         finally:
             sampling.max_new_tokens = limit
-        if len(self.can_run_list) > admitted:
-            self._entropic_reserve += adds
-        return result
+
+
+def shares(here: Seat, running: Sequence[Any]) -> dict[str, int]:
+    """What each running request keeps free, by request id: parts of their common peak, as their limits are."""
+    limits = {req.rid: max(0, req.sampling_params.max_new_tokens - len(req.output_ids)) for req in running}
+    peak, whole = here.reserved_tokens(running, ()), sum(limits.values())
+    # Rounded up: what is kept free is never less than the peak.
+    return {rid: -(-peak * limit // whole) if whole else 0 for rid, limit in limits.items()}

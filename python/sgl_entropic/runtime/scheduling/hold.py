@@ -37,6 +37,8 @@ def split(batch: Any, held: Collection[int]) -> Any:
     )
     if part.sampling_info.custom_params is not None:
         part.sampling_info.custom_params = list(part.sampling_info.custom_params)
+    # When all others end in this step, this part is what runs; that there was no room for more is then no longer so.
+    part.batch_is_full = False
     part.filter_batch(keep_indices=sorted(held))
     batch.filter_batch(keep_indices=[row for row in range(batch.batch_size()) if row not in held])
     return part

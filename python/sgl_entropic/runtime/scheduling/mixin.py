@@ -105,4 +105,11 @@ class ScheduledByEntropy(Scheduler):
     def entropic_scheduling_state(self) -> dict[str, Any]:
         """Who waits and runs, and why in this order."""
         here = self.entropic_seat
-        return {"enabled": False} if here is None else here.state(self.waiting_queue, self.running_batch.reqs)
+        if here is None:
+            return {"enabled": False}
+        running = list(self.running_batch.reqs)
+        if self.last_batch is not None and self.last_batch.forward_mode.is_extend():
+            # Prefilled, and not yet among those that decode.
+            known = {req.rid for req in running}
+            running += [req for req in self.last_batch.reqs if req.rid not in known and not req.finished()]
+        return here.state(self.waiting_queue, running)

@@ -66,6 +66,7 @@ class Seat:
     metrics: Metrics | None = None
     _arrivals: int = 0
     _launch: _Launch | None = None
+    _deferred: frozenset[str] = frozenset()
 
     # ------------------------------------------------------------------------------------------- life of a request
 
@@ -77,11 +78,11 @@ class Seat:
             notes = Notes(self._arrivals, priority, self.token_clock, self.token_clock)
             self._arrivals += 1
             attach(req, notes)
-        elif retracted:
+        elif retracted or notes.admitted:
+            # SGLang says so of requests that it retracts for memory; those that it preempts or pauses come back the same way.
             notes.waits_since_tokens = self.token_clock
             notes.held_steps = 0
             notes.admitted = False
-        if retracted:
             notes.retractions += 1
             self.counters.retracted_requests += 1
 
@@ -178,7 +179,9 @@ class Seat:
 
     def facts_of_waiting(self, reqs: Sequence[Any]) -> list[RequestFacts]:
         """Facts of requests of the waiting queue."""
-        return [facts_of(req, self._noted(req), running=False) for req in reqs]
+        return [
+            facts_of(req, self._noted(req), running=False, deferred=req.rid in self._deferred) for req in reqs
+        ]
 
     def facts_of_running(self, reqs: Sequence[Any]) -> list[RequestFacts]:
         """Facts of requests that hold KV."""
@@ -196,10 +199,8 @@ class Seat:
         """Sort the waiting queue in place; ``deferred`` are ids of requests that gain by going after another."""
         assert self.policy is not None
         if len(queue) > 1:
-            facts = [
-                facts_of(req, self._noted(req), running=False, deferred=req.rid in deferred) for req in queue
-            ]
-            places = self.policy.order(facts, self.server())
+            self._deferred = frozenset(deferred)
+            places = self.policy.order(self.facts_of_waiting(queue), self.server())
             queue[:] = [queue[place] for place in places]
             self.counters.ordered_queues += 1
 
