@@ -1,0 +1,57 @@
+"""Exposures and returns are counted at the right ages."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sgl_entropic.eviction.returns import AGES, EDGES_S, ReturnTimes, age_of
+
+
+def test_an_age_begins_at_its_edge() -> None:
+    assert [age_of(seconds) for seconds in (0.0, 3.9, 4.0, 6.7, 6.8, 1e9)] == [0, 0, 1, 1, 2, AGES - 1]
+
+
+def test_what_returns_is_counted_where_it_returns_and_exposed_until_then() -> None:
+    times = ReturnTimes()
+    times.advance(0.0)
+    visit = times.visited([5, 5, 5, 5, 9], 0.0)
+    times.advance(5.0)
+    times.came_back(visit, 9, 5.0)
+    times.advance(100.0)
+    # four nodes that go together weigh two
+    reached = age_of(100.0)
+    assert times.exposed[5].tolist() == pytest.approx([2.0] * (reached + 1) + [0.0] * (AGES - reached - 1))
+    assert times.exposed[9].tolist() == pytest.approx([1.0, 1.0] + [0.0] * (AGES - 2))
+    assert times.returned[9, 1] == 1.0
+    assert times.returned.sum() == 1.0
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.floats(0.0, 900.0), st.booleans()), max_size=30))
+def test_no_more_returns_than_were_exposed(steps) -> None:
+    times, now_s, open_visits = ReturnTimes(), 0.0, []
+    for group, pause_s, returns in steps:
+        now_s += pause_s
+        times.advance(now_s)
+        if returns and open_visits:
+            times.came_back(*open_visits.pop(0), now_s)
+        open_visits.append((times.visited([group], now_s), group))
+    times.advance(now_s)
+    assert np.all(times.returned <= times.exposed + 1e-9)
+
+
+def test_a_visit_is_forgotten_after_the_last_age() -> None:
+    times = ReturnTimes()
+    times.visited([1], 0.0)
+    times.advance(EDGES_S[-1] + 1.0)
+    assert not any(times._reaching)
+
+
+def test_forgetting_keeps_the_ratio() -> None:
+    times = ReturnTimes()
+    times.visited([1], 0.0)
+    times.advance(0.0)
+    times.forget(0.25)
+    assert times.exposed[1, 0] == 0.25

@@ -1,0 +1,47 @@
+"""Our policy in the replay's cache."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sgl_entropic.replay.cache import replay
+from sgl_entropic.replay.ours import Ours
+
+
+def _conversations(rounds: int) -> list[list[int]]:
+    """Two kinds in turn: a short one that grows, of which every path returns, and a document that never does."""
+    paths = []
+    for at in range(rounds):
+        speaker = at % 4
+        paths.append([1000 + speaker, *range(2000 * (speaker + 1), 2000 * (speaker + 1) + at // 4 % 6)])
+        paths.append(list(range(50_000 + 10 * at, 50_008 + 10 * at)))
+    return paths
+
+
+def test_it_learns_to_keep_what_returns(trace_of, makers) -> None:
+    """Documents fill the pool between two turns, so recency finds nothing."""
+    trace = trace_of(*_conversations(150))
+    found = {name: replay(trace, make(), 30).hit_blocks for name, make in makers(trace).items()}
+    assert found["lru"] == 0
+    assert found["ours"] > 0.6 * found["belady"] > 0
+
+
+@pytest.mark.parametrize("ghosts", [0, 7])
+def test_no_more_ghosts_than_allowed(trace_of, ghosts) -> None:
+    trace = trace_of(*_conversations(20))
+    policy = Ours(trace, np.full(len(trace.parent), np.nan), ghost_blocks=ghosts)
+    replay(trace, policy, 30)
+    assert len(policy._ghosts) == ghosts
+    known = sum(visit is not None for visit in policy._visit)
+    assert known <= 30 + ghosts
+
+
+def test_surprisal_does_nothing_outside_strong_gravity(trace_of) -> None:
+    trace = trace_of(*_conversations(40))
+    nats = np.linspace(0.1, 9.0, len(trace.parent))
+    hits = {
+        gravity: [replay(trace, Ours(trace, given, gravity), 30).hit_blocks for given in (nats, nats[::-1])]
+        for gravity in (0.0, 0.5)
+    }
+    assert len({found for pair in hits.values() for found in pair}) == 1
