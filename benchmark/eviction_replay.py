@@ -1,0 +1,123 @@
+"""Hit shares of eviction policies on a trace, at five pool sizes: the figures of the replay's page, as a result file.
+
+``python -m sgl_entropic.replay`` does the work, once as it comes and once with every active request in strong gravity, where
+surprisal is what differs between ours and its placebo. Two trials of the placebo's seed in the latter give the spread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from harness import Claim, claim, run_facts, write_result
+
+from sgl_entropic.replay.__main__ import main as replay
+from sgl_entropic.replay.arms import PLAIN
+
+OURS, PLACEBO = "ours", "ours-placebo"
+
+
+def run(trace: Path, folder: Path, name: str, *more: str) -> dict[str, Any]:
+    """What one replay wrote.
+
+    Raises:
+        RuntimeError: it failed; the reason stands on stderr.
+    """
+    path = folder / f"{name}.json"
+    if replay([str(trace), "--json", str(path), *more]) != 0:
+        raise RuntimeError(f"the replay {name} failed")
+    content: dict[str, Any] = json.loads(path.read_text())
+    content["settings"].pop("trace")
+    content["settings"].pop("json")
+    return content
+
+
+def shares(rows: list[dict[str, Any]]) -> dict[str, dict[int, float]]:
+    """Share of prompt tokens found cached, by policy and pool size."""
+    found: dict[str, dict[int, float]] = {}
+    for row in rows:
+        found.setdefault(row["policy"], {})[row["pool_blocks"]] = row["hit_tokens_share"]
+    return found
+
+
+def claims_of(plain: list[dict[str, Any]], strong: list[dict[str, Any]]) -> list[Claim]:
+    """Against the best plain policy, against the optimum, and what surprisal adds; intervals are over pool sizes."""
+    found = shares(plain)
+    pools = sorted(found[OURS])
+    best = {pool: max(found[name][pool] for name in PLAIN) for pool in pools}
+    against = [found[OURS][pool] / best[pool] for pool in pools]
+    closed = [
+        (found[OURS][pool] - found["lru"][pool]) / (found["belady"][pool] - found["lru"][pool])
+        for pool in pools
+    ]
+    beside = [
+        shares(trial["rows"])[OURS][pool] / shares(trial["rows"])[PLACEBO][pool]
+        for trial in strong
+        for pool in pools
+    ]
+    return [
+        claim(
+            "evict_hits_vs_best_baseline_min", min(against), (min(against), max(against)), "ratio", ">= 0.995"
+        ),
+        claim(
+            "evict_belady_gap_closed_mean",
+            sum(closed) / len(closed),
+            (min(closed), max(closed)),
+            "share",
+            ">= 0.2",
+        ),
+        claim(
+            "evict_surprisal_vs_placebo",
+            sum(beside) / len(beside),
+            (min(beside), max(beside)),
+            "ratio",
+            ">= 1",
+        ),
+    ]
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--trace", type=Path, required=True, help="in Mooncake's form")
+    parser.add_argument(
+        "--surprisal", type=Path, help="mean surprisals of its blocks; drawn at random without"
+    )
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    measured = [] if options.surprisal is None else ["--surprisal", str(options.surprisal)]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        plain = run(options.trace, folder, "plain", "--seed", str(options.seed), *measured)
+        strong = [
+            run(
+                options.trace,
+                folder,
+                f"strong_{trial}",
+                "--gravity",
+                "1",
+                "--policies",
+                OURS,
+                PLACEBO,
+                "--seed",
+                str(options.seed + trial),
+                *measured,
+            )
+            for trial in range(2)
+        ]
+    write_result(
+        "eviction_replay",
+        claims_of(plain["rows"], strong),
+        run_facts(options.seed),
+        {"plain": plain, "strong_gravity": strong},
+        surprisal="measured" if measured else "drawn at random, independent of reuse",
+    )
+
+
+if __name__ == "__main__":
+    main()
