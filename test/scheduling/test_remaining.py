@@ -122,3 +122,34 @@ def test_a_kind_that_another_estimate_has_named_first_is_all_traffic_until_known
     belief = learnt([50] * 100)
     belief.groups.observed(request(route="named elsewhere"))
     assert belief.expected(request(route="named elsewhere")) == pytest.approx(50.0, rel=0.1)
+
+
+def test_a_change_of_traffic_is_felt_within_tens_of_answers() -> None:
+    """What was learnt on long answers does not hold the estimate up when answers have become short, of any kind."""
+    belief = RemainingBelief()
+
+    def facts(at: int) -> RequestFacts:
+        return RequestFacts(key=str(at), arrival=at, prompt_tokens=(60, 700)[at % 2], max_new_tokens=512)
+
+    for at in range(400):
+        belief.observe_finished(facts(at), 180 + at % 20, hit_limit=False)
+    before = [belief.expected(facts(at)) for at in range(2)]
+    assert before == pytest.approx([190, 190], rel=0.1)
+    for at in range(0, 40, 2):
+        # Of one kind only; the other has not been heard of since.
+        belief.observe_finished(facts(at), 18 + at % 5, hit_limit=False)
+    after = [belief.expected(facts(at)) for at in range(2)]
+    assert max(after) < 0.6 * min(before)
+
+
+def test_while_traffic_stays_the_same_the_correction_is_near_none() -> None:
+    belief = RemainingBelief()
+    rng = np.random.default_rng(1)
+    for at in range(800):
+        length = int(rng.geometric(1 / 80))
+        belief.observe_finished(
+            RequestFacts(key=str(at), arrival=at, prompt_tokens=60, max_new_tokens=4096),
+            length,
+            hit_limit=False,
+        )
+    assert belief._pace == 1.0

@@ -20,9 +20,12 @@ PRIOR_TOKENS = 256.0
 """Mean length before any request has finished."""
 PRIOR_REQUESTS = 2.0
 """Requests that the prior is worth in each bucket of lengths."""
-ALL_MEMORY_REQUESTS = 2000.0
-KIND_MEMORY_REQUESTS = 500.0
+ALL_MEMORY_REQUESTS = 1000.0
+KIND_MEMORY_REQUESTS = 250.0
 """Finished requests that all traffic, and one kind of it, remember: weights fall by 1/e over as many."""
+DRIFT_MEMORY_REQUESTS = 32.0
+LEAST_DRIFT, MOST_DRIFT = 1.5, 16.0
+"""Factors between the lengths of late and those foreseen: below the first it is chance, above the second too much."""
 MOST_UNSEEN = 16
 
 
@@ -32,6 +35,10 @@ class RemainingBelief:
     A kind's hazards are shrunk to all traffic's times one factor (its ends over the ends that all traffic's hazards
     would have given: a proportional-hazards, or frailty, model), all traffic's likewise to a geometric prior.
 
+    Traffic changes faster than kinds are learnt anew. When the answers of late are together much longer or shorter than
+    was foreseen, time runs that much slower or faster for all (an accelerated-failure-time factor) until the
+    kinds have caught up.
+
     Args:
         groups: numbers of the kinds of request; shared with other estimates.
     """
@@ -40,6 +47,8 @@ class RemainingBelief:
         self.groups = TrafficGroups() if groups is None else groups
         self._ended = np.zeros((MOST_GROUPS + 1, len(STARTS)))
         self._reached = np.zeros((MOST_GROUPS + 1, len(STARTS)))
+        self._late_tokens = self._late_foreseen = 2.0 * PRIOR_TOKENS
+        self._pace = 1.0
         self._finished = 0
         self._unseen = 0
         self.version = 0
@@ -49,6 +58,7 @@ class RemainingBelief:
         """Learn one answer's length; ``hit_limit`` when it was cut (limit, abort), so that it would have gone on."""
         if generated_tokens < 1 or request.ignores_eos:
             return
+        self._note_pace(request, generated_tokens)
         reached = np.clip((generated_tokens + 1.0 - STARTS) / WIDTHS, 0.0, 1.0)
         last = int(np.searchsorted(STARTS, generated_tokens, side="right")) - 1
         if not hit_limit:
@@ -64,13 +74,27 @@ class RemainingBelief:
         if self._unseen >= min(MOST_UNSEEN, 1 + self._finished // 8):
             self._table = self._estimate()
 
+    def _note_pace(self, request: RequestFacts, generated_tokens: int) -> None:
+        group = self._known(np.array([self.groups.of(request)]))
+        most = np.array([float(request.max_new_tokens)])
+        foreseen = float(self._table.expected(group, np.zeros(1), most)[0])
+        keep = 1.0 - 1.0 / DRIFT_MEMORY_REQUESTS
+        self._late_tokens = keep * self._late_tokens + generated_tokens
+        self._late_foreseen = keep * self._late_foreseen + max(1.0, foreseen)
+        pace = self._late_tokens / self._late_foreseen
+        drifted = max(pace, 1.0 / pace) >= LEAST_DRIFT
+        self._pace = min(MOST_DRIFT, max(1.0 / MOST_DRIFT, pace)) if drifted else 1.0
+
     def expected(self, request: RequestFacts) -> float:
         """Return the expected tokens to come, within [1, most_remaining_tokens]; 0 when it can generate none."""
         return float(self.expected_many(Columns.of([request], self.groups))[0])
 
     def expected_many(self, requests: Columns) -> FloatArray:
         """Return the expected tokens to come of each request, [n]."""
-        mean = self._table.expected(self._known(requests.group), requests.generated, requests.remaining)
+        pace = self._pace
+        mean = pace * self._table.expected(
+            self._known(requests.group), requests.generated / pace, requests.remaining / pace
+        )
         mean = np.where(requests.ignores_eos, requests.remaining, mean)
         tokens: FloatArray = np.minimum(np.maximum(mean, 1.0), requests.remaining)
         return tokens
@@ -83,7 +107,8 @@ class RemainingBelief:
         """
         shares = _spread_shares(requests.arrival.astype(np.uint64), count)
         group = np.tile(self._known(requests.group), count)
-        drawn = self._table.quantile(group, np.tile(requests.generated, count), shares.ravel())
+        generated = np.tile(requests.generated, count) / self._pace
+        drawn = np.ceil(self._pace * self._table.quantile(group, generated, shares.ravel()))
         drawn = np.where(requests.ignores_eos, requests.remaining, drawn.reshape(shares.shape))
         return np.minimum(drawn, requests.remaining)
 
@@ -91,7 +116,9 @@ class RemainingBelief:
         """Return ``count`` possible futures of ``requests`` of which nothing is known, [count, requests]."""
         shares = _spread_shares(np.arange(requests, dtype=np.uint64), count).ravel()
         anyone = np.zeros(len(shares), dtype=np.int64)
-        return self._table.quantile(anyone, np.zeros(len(shares)), shares).reshape(count, requests)
+        drawn = self._pace * self._table.quantile(anyone, np.zeros(len(shares)), shares)
+        tokens: FloatArray = np.ceil(drawn).reshape(count, requests)
+        return tokens
 
     def _known(self, group: IntArray) -> IntArray:
         """Return all traffic in place of kinds that are newer than the estimate, [n]."""
