@@ -135,7 +135,7 @@ def test_a_change_of_traffic_is_felt_within_tens_of_answers() -> None:
         belief.observe_finished(facts(at), 180 + at % 20, hit_limit=False)
     before = [belief.expected(facts(at)) for at in range(2)]
     assert before == pytest.approx([190, 190], rel=0.1)
-    for at in range(0, 40, 2):
+    for at in range(0, 80, 2):
         # Of one kind only; the other has not been heard of since.
         belief.observe_finished(facts(at), 18 + at % 5, hit_limit=False)
     after = [belief.expected(facts(at)) for at in range(2)]

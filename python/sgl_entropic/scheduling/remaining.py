@@ -110,7 +110,8 @@ class RemainingBelief:
         generated = np.tile(requests.generated, count) / self._pace
         drawn = np.ceil(self._pace * self._table.quantile(group, generated, shares.ravel()))
         drawn = np.where(requests.ignores_eos, requests.remaining, drawn.reshape(shares.shape))
-        return np.minimum(drawn, requests.remaining)
+        tokens: FloatArray = np.minimum(drawn, requests.remaining)
+        return tokens
 
     def typical_scenarios(self, requests: int, count: int) -> FloatArray:
         """Return ``count`` possible futures of ``requests`` of which nothing is known, [count, requests]."""
