@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +27,33 @@ def eager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     log = tmp_path_factory.mktemp("eager") / "server.log"
     flags = ("--entropic-scheduling", "on", "--entropic-weights", "float32", "--max-running-requests", "20")
     with entropic_server(log, *flags, env={"SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_IDLE": "1"}) as running:
+        yield running
+        assert running.alive(), running.log_tail()
+
+
+FORCED = """
+import runpy, sys
+from sgl_entropic.scheduling.hold import HoldPlanner
+
+def hold(self, running, waiting_count, server):
+    held = {row for row, request in enumerate(running) if (request.arrival + server.decode_steps // 3) % 3}
+    return frozenset(held if len(held) < len(running) else ())
+
+HoldPlanner.hold = hold
+sys.argv[0] = "launch_server"
+runpy.run_module("sgl_entropic.launch_server", run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def holding(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server whose planner holds two rows of three at every step, the way there and back being as always.
+
+    Whether holding pays depends on what steps take on this machine; what it must not change does not.
+    """
+    log = tmp_path_factory.mktemp("holding") / "server.log"
+    flags = ("--entropic-scheduling", "on", "--entropic-weights", "float32", "--max-running-requests", "20")
+    with Server([sys.executable, "-c", FORCED, *flags], log, {}) as running:
         yield running
         assert running.alive(), running.log_tail()
 
@@ -110,10 +138,10 @@ def test_texts_in_a_reordered_and_held_crowd_are_those_of_requests_alone(
 
 
 def test_rows_that_sit_steps_out_lose_nothing(
-    eager: Server, counters: Callable[[Server], dict[str, int]]
+    eager: Server, holding: Server, counters: Callable[[Server], dict[str, int]]
 ) -> None:
-    """Of twenty answers of 16 to 320 tokens the long ones are held, and go on as if they were not."""
-    asks: list[dict[str, Any]] = [{"text": prompt(70 + i, 20), "tokens": 16 * (20 - i)} for i in range(20)]
+    """They go on as if they had not been held: sampled, steered, biased and greedy ones, and log-probabilities."""
+    asks: list[dict[str, Any]] = [{"text": prompt(70 + i, 20), "tokens": 16 + 8 * (i % 7)} for i in range(14)]
     asks[0] |= {"temperature": 1.0, "sampling_seed": 5}
     asks[1] |= {
         "temperature": 1.0,
@@ -122,13 +150,10 @@ def test_rows_that_sit_steps_out_lose_nothing(
     }
     asks[2] |= {"temperature": 0.9, "sampling_seed": 7, "top_p": 0.9, "logit_bias": {"260": 1.0}}
     asks[3] |= {"top": {"return_logprob": True, "top_logprobs_num": 2}}
-    # Whether it pays depends on what steps take here and now, which is still being learnt.
-    for _ in range(6):
-        before = counters(eager)["held_rows"]
-        crowd = at_once(eager, asks)
-        if counters(eager)["held_rows"] > before:
-            break
-    assert counters(eager)["held_rows"] > before
+    asks[4] |= {"regex": "[a-z ]{20,24}", "ignore_eos": False}
+    crowd = at_once(holding, asks)
+    assert counters(holding)["held_rows"] > 100
+    assert sum(answer["meta_info"]["entropic"]["scheduling"]["held_steps"] for answer in crowd) > 100
     for one, answer in zip(asks, crowd, strict=True):
         alone = ask(eager, **one)
         assert answer["text"] == alone["text"]
@@ -169,8 +194,12 @@ def test_a_short_request_does_not_wait_for_the_long_ones_before_it(eager: Server
     assert max(place for place, name in enumerate(ended) if name == "short") < 24
 
 
-def test_aborted_and_disconnected_requests_give_everything_back(eager: Server) -> None:
+@pytest.mark.parametrize("name", ["eager", "holding"])
+def test_aborted_and_disconnected_requests_give_everything_back(
+    eager: Server, name: str, request: pytest.FixtureRequest
+) -> None:
     """Among held rows too; what the others answer does not change."""
+    place: Server = request.getfixturevalue(name)
     asks = [{"text": prompt(400 + i, 12), "tokens": 150 if i % 3 else 10} for i in range(12)]
     alone = [ask(eager, **one)["text"] for one in asks]
 
@@ -181,29 +210,29 @@ def test_aborted_and_disconnected_requests_give_everything_back(eager: Server) -
         }
         if index % 2:
             with httpx.stream(
-                "POST", eager.url + "/generate", json={**body, "stream": True}, timeout=TIMEOUT_S
+                "POST", place.url + "/generate", json={**body, "stream": True}, timeout=TIMEOUT_S
             ) as r:
                 next(r.iter_lines())
             return
         with ThreadPoolExecutor(1) as pool:
             name = f"abort-{index}"
             gone = pool.submit(
-                httpx.post, eager.url + "/generate", json={**body, "rid": name}, timeout=TIMEOUT_S
+                httpx.post, place.url + "/generate", json={**body, "rid": name}, timeout=TIMEOUT_S
             )
             time.sleep(0.2 * (1 + index % 3))
             # Again and again: one that comes before its request finds nothing.
             while not gone.done():
-                httpx.post(eager.url + "/abort_request", json={"rid": name}, timeout=TIMEOUT_S)
+                httpx.post(place.url + "/abort_request", json={"rid": name}, timeout=TIMEOUT_S)
                 time.sleep(0.05)
             assert gone.result().json()["meta_info"]["finish_reason"]["type"] == "abort"
 
     with ThreadPoolExecutor(8) as pool:
         leaving = [pool.submit(leave, index) for index in range(8)]
-        crowd = at_once(eager, asks)
+        crowd = at_once(place, asks)
         for one in leaving:
             one.result()
     assert [answer["text"] for answer in crowd] == alone
-    assert slots_left_over(eager) == 0
+    assert slots_left_over(place) == 0
 
 
 def test_why_a_request_ranks_where_it_does(eager: Server) -> None:
