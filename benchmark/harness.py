@@ -77,7 +77,8 @@ def run_facts(seed: int) -> dict[str, Any]:
             "system": platform.platform(),
         },
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in packages}},
-        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        # Files by their names alone: where they lay is nobody's business.
+        "command": " ".join(Path(word).name if word.startswith("/") else word for word in sys.argv),
         "seed": seed,
     }
 
