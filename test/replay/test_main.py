@@ -44,7 +44,6 @@ def test_a_run_leaves_table_figures_and_claims(trace, tmp_path, capsys) -> None:
 
 
 def test_a_picture_is_drawn(trace, tmp_path, capsys) -> None:
-    pytest.importorskip("matplotlib")
     assert main([str(trace), "--pools", "4", "--policies", "lru", "--plot", str(tmp_path / "a.png")]) == 0
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
