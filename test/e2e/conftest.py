@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import httpx
 import numpy as np
+import orjson
 import pytest
 import torch
 
@@ -28,6 +30,23 @@ def model_path() -> str:
 def trace_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The main server's JSONL trace."""
     return tmp_path_factory.mktemp("trace") / "trace.jsonl"
+
+
+@pytest.fixture(scope="session")
+def trace_rows(trace_path: Path) -> Callable[[str, int], list[dict[str, Any]]]:
+    """Wait until the trace, which a thread of its own writes, has as many rows of a request as are asked for."""
+
+    def read(rid: str, count: int) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = []
+        deadline = time.monotonic() + 30
+        while len(rows) < count and time.monotonic() < deadline:
+            time.sleep(0.1)
+            whole, _, _ = trace_path.read_bytes().rpartition(b"\n")
+            records = [orjson.loads(line) for line in whole.splitlines()]
+            rows = [row for record in records for row in record.get("rows", ()) if row["rid"] == rid]
+        return rows
+
+    return read
 
 
 @pytest.fixture(scope="session")

@@ -31,17 +31,13 @@ def rows_of(records: list[dict[str, Any]], rid: str) -> list[dict[str, Any]]:
     return [row for record in records for row in record.get("rows", ()) if row["rid"] == rid]
 
 
-def test_trace_file(server: Server, post: Callable[..., Any], trace_path: Path) -> None:
+def test_trace_file(
+    server: Server, post: Callable[..., Any], trace_rows: Callable[[str, int], list[dict[str, Any]]]
+) -> None:
     """Each generated token is one row of the JSONL trace, with the numbers of the response."""
     answer = generate(server, post, "Traces are written for every step")
     expected = answer["meta_info"]["entropic"]["entropy_nats"]
-    rows: list[dict[str, Any]] = []
-    deadline = time.monotonic() + 30
-    while len(rows) < len(expected) and time.monotonic() < deadline:
-        time.sleep(0.2)
-        rows = rows_of(
-            [orjson.loads(line) for line in trace_path.read_bytes().splitlines()], answer["meta_info"]["id"]
-        )
+    rows = trace_rows(answer["meta_info"]["id"], len(expected))
     assert [row["output_index"] for row in rows] == list(range(len(expected)))
     assert [row["token_id"] for row in rows] == answer["output_ids"]
     assert [row["entropy_nats"] for row in rows] == pytest.approx(expected, abs=1e-5)

@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -275,15 +274,10 @@ def test_min_p_as_the_actuator(server: Server) -> None:
     assert any(value > 0 for value in found["min_p"])
 
 
-def test_the_trace_tells(server: Server, trace_path: Path) -> None:
+def test_the_trace_tells(server: Server, trace_rows: Callable[[str, int], list[dict[str, Any]]]) -> None:
     answer = ask(server, tokens=6)
     found, rid = readings(answer), answer["meta_info"]["id"]
-    rows = [
-        row
-        for line in trace_path.read_text().splitlines()
-        for row in json.loads(line).get("rows", ())
-        if row["rid"] == rid
-    ]
+    rows = trace_rows(rid, 6)
     assert [row["output_index"] for row in rows] == list(range(6))
     assert [row["temperature"] for row in rows] == pytest.approx(found["temperature"], abs=1e-6)
     assert [row["saturated"] for row in rows] == found["saturated"]

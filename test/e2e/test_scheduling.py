@@ -247,10 +247,9 @@ def test_why_a_request_ranks_where_it_does(eager: Server) -> None:
     assert full["enabled"] is True
     assert full["waiting_count"] > 0
     assert {entry["state"] for entry in full["waiting"]} == {"waiting"}
-    ranks = [entry["rank"] for entry in full["waiting"]]
-    assert sorted(ranks) == list(range(len(ranks)))
-    by_rank = sorted(full["waiting"], key=lambda entry: entry["rank"])
-    scores = [entry["value"] for entry in by_rank if not entry["due"]]
+    # The first of the queue as it will be served, whatever the order in which it came.
+    assert [entry["rank"] for entry in full["waiting"]] == list(range(min(16, full["waiting_count"])))
+    scores = [entry["value"] for entry in full["waiting"] if not entry["due"]]
     assert scores == sorted(scores, reverse=True)
     for entry in full["waiting"]:
         assert entry["compute_ms"] > 0

@@ -138,11 +138,7 @@ class EntropicPolicy:
     ) -> dict[str, Any]:
         """Return where ``request`` stands and why, as plain values for JSON. Changes no later decision."""
         runs = any(other.key == request.key for other in running)
-        shown: dict[str, Any] = {
-            "key": request.key,
-            "state": "running" if runs else "waiting",
-            **asdict(self.score(request, server, running=runs)),
-        }
+        shown = self._score_of(request, server, running=runs)
         if runs:
             kept = [running[index].key for index in self.retraction_order(running, server)]
             plan = self.holding.plan
@@ -155,7 +151,21 @@ class EntropicPolicy:
                 "retraction_rank": kept.index(request.key),
                 "safe_by_age": self._stayed_long(request, server),
             }
-        return shown | self._explain_waiting(request, waiting, server)
+        keys = [waiting[index].key for index in self._order_on_copies(waiting, server)]
+        return shown | self._explain_place(
+            request, keys.index(request.key) if request.key in keys else None, server
+        )
+
+    def explain_waiting(
+        self, waiting: Sequence[RequestFacts], server: ServerFacts, most: int
+    ) -> list[dict[str, Any]]:
+        """Return the first ``most`` of ``waiting`` by rank, each as `explain` tells it. Changes no later decision."""
+        order = self._order_on_copies(waiting, server)
+        return [
+            self._score_of(waiting[index], server, running=False)
+            | self._explain_place(waiting[index], rank, server)
+            for rank, index in enumerate(order[:most])
+        ]
 
     def observe_prefill(self, uncached_tokens: int, context_tokens: int, ms: float) -> None:
         """Learn what a prefill took."""
@@ -201,13 +211,19 @@ class EntropicPolicy:
     def _by_arrival(self) -> bool:
         return self.settings.alpha == self.settings.beta == self.settings.gamma == 0.0
 
-    def _explain_waiting(
-        self, request: RequestFacts, waiting: Sequence[RequestFacts], server: ServerFacts
-    ) -> dict[str, Any]:
-        settings = self.settings
+    def _score_of(self, request: RequestFacts, server: ServerFacts, *, running: bool) -> dict[str, Any]:
+        return {
+            "key": request.key,
+            "state": "running" if running else "waiting",
+            **asdict(self.score(request, server, running=running)),
+        }
+
+    def _order_on_copies(self, waiting: Sequence[RequestFacts], server: ServerFacts) -> list[int]:
         # On copies: where one rank explains, all must go on to decide alike.
-        order = self._order(waiting, server, self._cache.copy(), self.clients.copy()) if waiting else []
-        keys = [waiting[index].key for index in order]
+        return self._order(waiting, server, self._cache.copy(), self.clients.copy()) if waiting else []
+
+    def _explain_place(self, request: RequestFacts, rank: int | None, server: ServerFacts) -> dict[str, Any]:
+        settings = self.settings
         waited = max(0, server.token_clock - request.waits_since_tokens)
         overtaken = self.overtaking.tokens(request.key)
         reasons = {
@@ -215,7 +231,7 @@ class EntropicPolicy:
             "max_overtaken_tokens": overtaken >= settings.max_overtaken_tokens,
         }
         return {
-            "rank": keys.index(request.key) if request.key in keys else None,
+            "rank": rank,
             "deferred": request.deferred,
             "waited_tokens": waited,
             "overtaken_tokens": overtaken,

@@ -230,7 +230,7 @@ class Seat:
     # --------------------------------------------------------------------------------------------------- explaining
 
     def state(self, queue: Sequence[Any], running: Sequence[Any]) -> dict[str, Any]:
-        """For the internal state: what was learnt, and why the first of both lists stand where they do."""
+        """For the internal state: what was learnt, and why the first that wait, by rank, and the first that run stand there."""
         policy = self.policy
         if policy is None:
             return {"enabled": False, "token_clock": self.token_clock, "decode_steps": self.decode_steps}
@@ -248,7 +248,7 @@ class Seat:
             },
             "waiting_count": len(waits),
             "running_count": len(runs),
-            "waiting": [policy.explain(facts, waits, runs, server) for facts in waits[:_MOST_EXPLAINED]],
+            "waiting": policy.explain_waiting(waits, server, _MOST_EXPLAINED),
             "running": [policy.explain(facts, waits, runs, server) for facts in runs[:_MOST_EXPLAINED]],
         }
 
