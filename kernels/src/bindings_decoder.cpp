@@ -3,6 +3,7 @@
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -92,9 +93,52 @@ void set_cache(sge::Decoder& self, const std::vector<CacheArray>& k, const std::
   self.cache_slots = slots;
 }
 
+using Mask = Array<const uint8_t, nb::ndim<3>>;
+
+// What decoded requests read of their contexts; `step` has their lengths.
+sge::Blocks blocks_of(const sge::Decoder& self, const sge::Requests& step, int block_tokens,
+                      const std::optional<Mask>& kept, std::vector<int64_t> tail, const std::optional<CubeOut>& mass) {
+  sge::Blocks blocks;
+  const auto requests = static_cast<size_t>(step.count());
+  require(block_tokens > 0, "block_tokens must be at least 1");
+  require(self.window < 0, "blocks of a model with a sliding window cannot be left out");
+  blocks.block_tokens = block_tokens;
+  if (kept) {
+    require_memory(*kept);
+    require(kept->shape(0) == 1 || kept->shape(0) == self.layers.size(), "kept must have 1 layer, or the decoder's");
+    require(kept->shape(1) == requests, "kept must be [layers, requests, blocks]");
+    require(tail.size() == requests, "tail must be [requests]");
+    blocks.layers = as_int(kept->shape(0), "layers"), blocks.width = static_cast<int64_t>(kept->shape(2));
+    for (size_t r = 0; r < requests; ++r) {
+      const int64_t length = step.first[r + 1] - step.first[r], queries = step.query[r + 1] - step.query[r];
+      require(tail[r] == 0 || queries == 1, "only decoded requests leave blocks out: tail is 0 for others");
+      require(tail[r] == 0 || tail[r] < length, "the tail must hold the newest token");
+      require(tail[r] % block_tokens == 0 && tail[r] / block_tokens <= blocks.width,
+              "tail must be a multiple of block_tokens, and kept must cover what is before it");
+    }
+    // A copy, so that all layers of a step see the same; none where nothing is left out.
+    const bool pruned = std::any_of(tail.begin(), tail.end(), [](int64_t t) { return t > 0; });
+    if (pruned) blocks.kept.assign(kept->data(), kept->data() + kept->size());
+    blocks.tail = std::move(tail);
+  }
+  if (mass) {
+    require_memory(*mass);
+    require(mass->shape(0) == self.layers.size() && mass->shape(1) == requests, "mass must be [layers, requests, blocks]");
+    blocks.mass = mass->data(), blocks.mass_width = static_cast<int64_t>(mass->shape(2));
+    for (size_t r = 0; r < requests; ++r) {
+      require(step.query[r + 1] - step.query[r] == 1, "mass is for requests with one query");
+      // The last token's block, and not a product, which could overflow.
+      require((step.first[r + 1] - step.first[r] - 1) / block_tokens < blocks.mass_width, "mass has too few blocks");
+    }
+    std::fill(mass->data(), mass->data() + mass->size(), 0.0f);
+  }
+  return blocks;
+}
+
 void forward(const sge::Decoder& self, const std::optional<Indices>& ids, const Indices& positions,
              const Indices& out_slots, const Indices& kv_indptr, const Indices& kv_slots, const Indices& q_indptr,
-             const MatrixOut& hidden_states) {
+             const MatrixOut& hidden_states, int block_tokens, const std::optional<Mask>& kept,
+             const std::optional<Indices>& tail, const std::optional<CubeOut>& mass) {
   require(self.cache_slots > 0, "set_cache comes first");
   const size_t tokens = positions.shape(0), requests = kv_indptr.shape(0) - 1;
   require(hidden_states.shape(0) == tokens && hidden_states.shape(1) == static_cast<size_t>(self.hidden),
@@ -117,8 +161,13 @@ void forward(const sge::Decoder& self, const std::optional<Indices>& ids, const 
     require(step.query[r + 1] - step.query[r] <= step.first[r + 1] - step.first[r], "a request has more queries than tokens");
   }
   const int count = as_int(tokens, "tokens");
+  require(kept.has_value() == tail.has_value(), "kept and tail come together");
+  auto tails = tail ? in_range(*tail, int64_t{1} << 40, "tail") : std::vector<int64_t>();
+  const bool chosen = kept || mass;
+  const sge::Blocks blocks = chosen ? blocks_of(self, step, block_tokens, kept, std::move(tails), mass) : sge::Blocks();
   Unlocked unlocked;
-  self.forward(ids ? tokens_in.data() : nullptr, at.data(), to.data(), count, step, hidden_states.data());
+  self.forward(ids ? tokens_in.data() : nullptr, at.data(), to.data(), count, step, hidden_states.data(),
+               chosen ? &blocks : nullptr);
 }
 
 }  // namespace
@@ -133,7 +182,9 @@ void add_decoder(nb::module_& m) {
            "q_norm"_a.noconvert() = nb::none(), "k_norm"_a.noconvert() = nb::none())
       .def("set_cache", &set_cache, nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(), "k"_a.noconvert(), "v"_a.noconvert())
       .def("forward", &forward, "ids"_a.noconvert().none(), "positions"_a.noconvert(), "out_slots"_a.noconvert(),
-           "kv_indptr"_a.noconvert(), "kv_slots"_a.noconvert(), "q_indptr"_a.noconvert(), "hidden_states"_a.noconvert());
+           "kv_indptr"_a.noconvert(), "kv_slots"_a.noconvert(), "q_indptr"_a.noconvert(), "hidden_states"_a.noconvert(),
+           "block_tokens"_a = 0, "kept"_a.noconvert() = nb::none(), "tail"_a.noconvert() = nb::none(),
+           "mass"_a.noconvert() = nb::none());
 }
 
 }  // namespace bindings

@@ -14,7 +14,7 @@ float* workspace(int which, size_t size) {
 }  // namespace
 
 void Decoder::forward(const int64_t* ids, const int64_t* positions, const int64_t* out_slots, int tokens,
-                      const Requests& requests, float* x) const {
+                      const Requests& requests, float* x, const Blocks* blocks) const {
   if (tokens == 0) return;
   const size_t rows = static_cast<size_t>(tokens);
   const int q_size = q_heads * head_dim, qkv_size = q_size + 2 * kv_heads * head_dim;
@@ -32,12 +32,27 @@ void Decoder::forward(const int64_t* ids, const int64_t* positions, const int64_
   float* narrow = workspace(2, rows * static_cast<size_t>(std::max(attended_ld, inner_ld)));
   const Rope rope{rope_table.data(), rotary_dim, neox};
   const AttentionShape shape{q_heads, scale, logit_cap, window};
-  for (const Layer& layer : layers) {
+  std::vector<int64_t> seen_slots, mass_at;
+  Requests seen;
+  const bool pruned = blocks && !blocks->kept.empty();
+  for (int index = 0; index < static_cast<int>(layers.size()); ++index) {
+    const Layer& layer = layers[static_cast<size_t>(index)];
+    if (pruned && (index == 0 || blocks->layers > 1)) seen = visible(requests, *blocks, index, seen_slots);
+    Attention step{wide, qkv_size, narrow, attended_ld, nullptr, nullptr, nullptr, 1};
+    if (blocks && blocks->mass) {
+      mass_at.clear();
+      for (int r = 0; r < requests.count(); ++r) {
+        // Of what is left of a context, the blocks are not those of the whole.
+        const bool whole = !pruned || blocks->tail[r] == 0;
+        mass_at.push_back(whole ? (int64_t{index} * requests.count() + r) * blocks->mass_width : -1);
+      }
+      step.page_mass = blocks->mass, step.pages = mass_at.data(), step.page_size = blocks->block_tokens;
+    }
     rms_norm(x, nullptr, layer.input_norm.data(), eps, tokens, hidden, normed, normed_ld);
     linear(normed, normed_ld, tokens, *layer.qkv, or_null(layer.qkv_bias), false, wide, qkv_size);
     rope_and_write(wide, tokens, q_heads, layer.kv, rope, {or_null(layer.q_norm), or_null(layer.k_norm), head_eps},
                    positions, out_slots);
-    attention({wide, qkv_size, narrow, attended_ld, nullptr, nullptr, nullptr, 1}, layer.kv, shape, requests);
+    attention(step, layer.kv, shape, pruned ? seen : requests);
     linear(narrow, attended_ld, tokens, *layer.o, or_null(layer.o_bias), true, x, hidden);
     rms_norm(x, nullptr, layer.post_norm.data(), eps, tokens, hidden, normed, normed_ld);
     linear(normed, normed_ld, tokens, *layer.gate_up, nullptr, false, wide, 2 * intermediate);

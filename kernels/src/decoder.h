@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "blocks.h"
 #include "ops.h"
 
 namespace sge {
@@ -27,9 +28,10 @@ struct Decoder {
   std::vector<Layer> layers;
   int64_t cache_slots = 0;
 
-  // hidden_states [tokens, hidden] in: embeddings, unless ids are given; out: after the final norm.
+  // hidden_states [tokens, hidden] in: embeddings, unless ids are given; out: after the final norm. blocks (optional):
+  // what decoded requests read; without them all.
   void forward(const int64_t* ids, const int64_t* positions, const int64_t* out_slots, int tokens,
-               const Requests& requests, float* hidden_states) const;
+               const Requests& requests, float* hidden_states, const Blocks* blocks = nullptr) const;
 };
 
 }  // namespace sge

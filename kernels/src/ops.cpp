@@ -235,17 +235,35 @@ struct Partial {
   float* out;
   float* max;
   float* sum;
+  float* pages;  // [q_heads, share_pages]: weights summed over what the share has of each page
 };
+
+// Pages that a share can touch.
+int share_pages(int page_size) { return (kShare - 2) / page_size + 2; }
+
+// Sums the weights of tokens [from, from + count) page by page.
+void sum_pages(const float* w, int64_t from, int count, int page_size, float* to) {
+  for (int64_t t = 0, page = from / page_size; t < count; ++page) {
+    const int64_t end = std::min<int64_t>(count, (page + 1) * page_size - from);
+    // Four sums that do not wait for one another.
+    float lanes[4] = {}, rest = 0;
+    for (; t + 4 <= end; t += 4) {
+      for (int i = 0; i < 4; ++i) lanes[i] += w[t + i];
+    }
+    for (; t < end; ++t) rest += w[t];
+    *to++ = (lanes[0] + lanes[1]) + (lanes[2] + lanes[3]) + rest;
+  }
+}
 
 int query_block(int group) { return std::max(1, 192 / group); }
 
 // Joins the shares of one request in their order, so that the result does not depend on who computed them.
 void join(const Attention& a, int request, const Requests& requests, int q_heads, int d, const Partial* parts, int shares,
-          float* const* weights, int64_t skipped) {
+          int64_t skipped) {
   const int64_t row = requests.query[request];
   float* out = a.out + row * a.ldo;
   const int64_t begin = requests.first[request], length = requests.first[request + 1] - begin;
-  float* mass = a.page_mass ? a.page_mass + a.pages[request] : nullptr;
+  float* mass = a.page_mass && a.pages[request] >= 0 ? a.page_mass + a.pages[request] : nullptr;
   for (int h = 0; h < q_heads; ++h) {
     float m = -INFINITY;
     for (int s = 0; s < shares; ++s) m = std::max(m, parts[s].max[h]);
@@ -270,8 +288,9 @@ void join(const Attention& a, int request, const Requests& requests, int q_heads
         const float scale = std::exp(parts[s].max[h] - m) * inverse / static_cast<float>(q_heads);
         const int64_t from = skipped + static_cast<int64_t>(s) * kShare;
         const int count = static_cast<int>(std::min<int64_t>(kShare, length - from));
-        const float* w = weights[s] + static_cast<size_t>(h) * count;
-        for (int t = 0; t < count; ++t) mass[(from + t) / a.page_size] += w[t] * scale;
+        const int64_t first = from / a.page_size, last = (from + count - 1) / a.page_size;
+        const float* pages = parts[s].pages + static_cast<size_t>(h) * share_pages(a.page_size);
+        for (int64_t page = first; page <= last; ++page) mass[page] += pages[page - first] * scale;
       }
     }
   }
@@ -308,15 +327,13 @@ void attention(const Attention& a, const KvCache& kv, const AttentionShape& shap
     }
     work += static_cast<int64_t>(queries) * (requests.first[r + 1] - requests.first[r]) * q_heads * d;
   }
-  const size_t partial = static_cast<size_t>(q_heads) * (d + 2);
+  const int pages = a.page_mass ? share_pages(a.page_size) : 0;
+  const size_t heads = static_cast<size_t>(q_heads), partial = heads * static_cast<size_t>(d + 2 + pages);
   float* partials = buffer(1, partial * decode_items + 1).data();
-  const bool mass = a.page_mass != nullptr;
-  float* weights = mass ? buffer(2, static_cast<size_t>(q_heads) * kShare * decode_items + 1).data() : nullptr;
   const auto part_of = [&](size_t i) {
     float* out = partials + partial * i;
-    return Partial{out, out + static_cast<size_t>(q_heads) * d, out + static_cast<size_t>(q_heads) * (d + 1)};
+    return Partial{out, out + heads * d, out + heads * (d + 1), out + heads * (d + 2)};
   };
-  const auto weights_of = [&](size_t i) { return mass ? weights + static_cast<size_t>(q_heads) * kShare * i : nullptr; };
   const Kernels& kernel = kernels();
   const auto run = [&](int i) {
     const Item& item = items[static_cast<size_t>(i)];
@@ -325,10 +342,13 @@ void attention(const Attention& a, const KvCache& kv, const AttentionShape& shap
     const int64_t length = requests.first[r + 1] - requests.first[r];
     if (item.kv_head < 0) {
       const int64_t from = skipped(r) + static_cast<int64_t>(item.part) * kShare;
+      const int count = static_cast<int>(std::min<int64_t>(kShare, length - from));
       const Partial p = part_of(static_cast<size_t>(i));
-      kernel.decode_share(a.q + requests.query[r] * a.ldq, kv, shape, slots + from,
-                          static_cast<int>(std::min<int64_t>(kShare, length - from)), p.out, p.max, p.sum,
-                          weights_of(static_cast<size_t>(i)));
+      float* weights = a.page_mass && a.pages[r] >= 0 ? buffer(2, heads * kShare).data() : nullptr;
+      kernel.decode_share(a.q + requests.query[r] * a.ldq, kv, shape, slots + from, count, p.out, p.max, p.sum, weights);
+      for (int h = 0; weights && h < q_heads; ++h) {
+        sum_pages(weights + h * count, from, count, a.page_size, p.pages + h * pages);
+      }
       return;
     }
     const int queries = static_cast<int>(requests.query[r + 1] - requests.query[r]);
@@ -343,16 +363,13 @@ void attention(const Attention& a, const KvCache& kv, const AttentionShape& shap
     team()->run(static_cast<int>(items.size()), run);
   }
   std::vector<Partial> parts;
-  std::vector<float*> part_weights;
   for (int r = 0; r < requests.count(); ++r) {
     if (first_item[r] < 0) continue;
     parts.clear();
-    part_weights.clear();
     for (size_t i = static_cast<size_t>(first_item[r]); i < decode_items && items[i].request == r; ++i) {
       parts.push_back(part_of(i));
-      part_weights.push_back(weights_of(i));
     }
-    join(a, r, requests, q_heads, d, parts.data(), static_cast<int>(parts.size()), part_weights.data(), skipped(r));
+    join(a, r, requests, q_heads, d, parts.data(), static_cast<int>(parts.size()), skipped(r));
   }
 }
 

@@ -63,7 +63,7 @@ struct Attention {
   int ldo;
   float* lse;            // [queries, q_heads] or null
   float* page_mass;      // or null: [pages], for requests with one query row: mean over heads of the attention on a page
-  const int64_t* pages;  // [requests + 1]: where a request's pages begin in page_mass
+  const int64_t* pages;  // [requests]: where a request's pages begin in page_mass; negative: not wanted
   int page_size;
 };
 

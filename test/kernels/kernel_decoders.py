@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
@@ -23,6 +23,40 @@ FAMILIES = {
 }
 
 
+@dataclass(frozen=True)
+class Choice:
+    """Which blocks of their contexts decoded requests read."""
+
+    block_tokens: int
+    kept: Any
+    """uint8 [1 or layers, requests, blocks]."""
+    tail: Any
+    """[requests]: from which token on all is read; 0: everything."""
+
+    def arguments(self) -> dict[str, Any]:
+        return {"block_tokens": self.block_tokens, "kept": self.kept, "tail": self.tail}
+
+    def only(self, request: int) -> Choice:
+        """One request of several."""
+        kept = np.ascontiguousarray(self.kept[:, request : request + 1])
+        return replace(self, kept=kept, tail=self.tail[request : request + 1].copy())
+
+    def sees(self, request: int, length: int, layer: int) -> Any:
+        """Whether each of the tokens is read [length]."""
+        token = np.arange(length)
+        kept = self.kept[0 if len(self.kept) == 1 else layer, request]
+        blocks = np.zeros(length // self.block_tokens + 1, bool)
+        blocks[: len(kept)] = kept[: len(blocks)]
+        return blocks[token // self.block_tokens] | (token >= self.tail[request])
+
+    def step(self, whole: oracle.Step, layer: int) -> oracle.Step:
+        """What the requests of a step read in a layer."""
+        seen = []
+        for r, (begin, end) in enumerate(zip(whole.kv_indptr, whole.kv_indptr[1:], strict=False)):
+            seen.append(whole.kv_slots[begin:end][self.sees(r, end - begin, layer)])
+        return replace(whole, kv_indptr=np.cumsum([0, *map(len, seen)]), kv_slots=np.concatenate(seen))
+
+
 @dataclass
 class Pair:
     """One model twice, each with caches of its own."""
@@ -33,7 +67,7 @@ class Pair:
     plain_caches: list[Any]
     caches: list[Any]
 
-    def forward(self, step: oracle.Step, ids: Any = None, embeddings: Any = None) -> Any:
+    def forward(self, step: oracle.Step, ids: Any = None, embeddings: Any = None, **blocks: Any) -> Any:
         """Hidden states of the fast one [tokens, hidden]."""
         hidden = (
             np.full((len(step.positions), self.plain.embedding.shape[1]), np.nan, np.float32)
@@ -41,23 +75,52 @@ class Pair:
             else embeddings.copy()
         )
         self.fast.forward(
-            ids, step.positions, step.out_slots, step.kv_indptr, step.kv_slots, step.q_indptr, hidden
+            ids,
+            step.positions,
+            step.out_slots,
+            step.kv_indptr,
+            step.kv_slots,
+            step.q_indptr,
+            hidden,
+            **blocks,
         )
         return hidden
 
-    def forward_plain(self, step: oracle.Step, entered: Any) -> Any:
+    def forward_plain(self, step: oracle.Step, entered: Any, **options: Any) -> Any:
         half = len(self.plain_caches) // 2
-        return self.plain.forward(entered, step, self.plain_caches[:half], self.plain_caches[half:])
+        return self.plain.forward(
+            entered, step, self.plain_caches[:half], self.plain_caches[half:], **options
+        )
+
+    def fill(self, rng: np.random.Generator) -> None:
+        """Random keys and values everywhere, the same in both."""
+        for cache, plain in zip(self.caches, self.plain_caches, strict=True):
+            held = checks.normal(rng, *cache.shape)
+            cache[:] = plain[:] = oracle.to_bfloat16(held) if cache.dtype == np.uint16 else held
+
+    def forget(self, slots: Any, layer: int) -> None:
+        """NaN at ``slots`` of a layer: who reads them will tell."""
+        half = len(self.caches) // 2
+        for caches in (self.caches, self.plain_caches):
+            for cache in (caches[layer], caches[half + layer]):
+                cache[slots] = 0x7FC0 if cache.dtype == np.uint16 else np.nan
 
 
 def make(
-    native: ModuleType, family: str, seed: int, *, bf16: bool = False, layers: int = 2, integer: bool = False
+    native: ModuleType,
+    family: str,
+    seed: int,
+    *,
+    bf16: bool = False,
+    layers: int = 2,
+    integer: bool = False,
+    room: int = SLOTS,
 ) -> Pair:
     """A decoder of ``FAMILIES`` with random weights; its cache is NaN where nothing is written."""
     options: dict[str, Any] = FAMILIES[family]
     rng = checks.generator(seed)
     q_heads, kv_heads, d, hidden, intermediate = 6, 2, 16, 48, 80
-    table = oracle.rope_table(SLOTS, options.get("rotary", d))
+    table = oracle.rope_table(room, options.get("rotary", d))
 
     def matrix(n: int, k: int) -> Any:
         return checks.normal(rng, n, k) / np.float32(k**0.5)
@@ -97,7 +160,7 @@ def make(
         plain.layers.append(oracle.Layer(*[checks.rows_of(w) for w in packed], *rest))
         weights.append([*packed, *rest])
     caches = [
-        np.full((SLOTS, kv_heads, d), 0x7FC0 if bf16 else np.nan, np.uint16 if bf16 else np.float32)
+        np.full((room, kv_heads, d), 0x7FC0 if bf16 else np.nan, np.uint16 if bf16 else np.float32)
         for _ in range(2 * layers)
     ]
     fast.set_cache(caches[:layers], caches[layers:])
@@ -118,8 +181,8 @@ def step_of(slots: list[Any], lengths: list[int], new: list[int]) -> oracle.Step
     )
 
 
-def shuffled_slots(lengths: list[int], seed: int) -> list[Any]:
-    order = checks.generator(seed).permutation(SLOTS)
+def shuffled_slots(lengths: list[int], seed: int, room: int = SLOTS) -> list[Any]:
+    order = checks.generator(seed).permutation(room)
     ends = np.cumsum(lengths)
     return [order[end - length : end] for end, length in zip(ends, lengths, strict=True)]
 
@@ -153,9 +216,7 @@ def check_batch_does_not_matter(
     pair = make(native, family, seed, bf16=bf16, integer=integer)
     slots = shuffled_slots(lengths, seed)
     rng = checks.generator(seed)
-    for cache in pair.caches:
-        held = checks.normal(rng, *cache.shape)
-        cache[:] = oracle.to_bfloat16(held) if bf16 else held
+    pair.fill(rng)
     ids = rng.integers(0, VOCABULARY, len(lengths))
     every = pair.forward(step_of(slots, lengths, [1] * len(lengths)), ids)
     for r, length in enumerate(lengths):

@@ -9,6 +9,7 @@ from sgl_entropic.config.command_line import (
 from sgl_entropic.config.flags import flag_specs, parse_flag_value
 from sgl_entropic.config.knobs import FlagSpec
 from sgl_entropic.config.model import (
+    AttentionConfig,
     CpuConfig,
     EntropicConfig,
     SamplingConfig,
@@ -18,6 +19,7 @@ from sgl_entropic.config.model import (
 from sgl_entropic.config.sources import from_mapping, load_yaml, resolve
 
 __all__ = [
+    "AttentionConfig",
     "CpuConfig",
     "EntropicConfig",
     "FlagSpec",

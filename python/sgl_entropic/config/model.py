@@ -226,6 +226,84 @@ class SchedulingConfig(_Section):
     ] = 64
 
 
+class AttentionConfig(_Section):
+    """Attention pruning: which blocks of its context a decode step reads."""
+
+    enabled: Annotated[
+        bool,
+        Field(
+            description="Leave blocks of the KV cache out of what a decode step reads; requests may differ from the settings "
+            "below, and short contexts are read whole."
+        ),
+    ] = False
+    policy: Annotated[
+        Literal["surprisal", "streaming", "attention", "quest", "mixed"],
+        Field(
+            description="How the blocks to keep are chosen: by the surprisal of their tokens, recency alone, the attention they "
+            "received, the bound of what they could receive, or several of these."
+        ),
+    ] = "surprisal"
+    min_keep_ratio: Annotated[
+        float, Field(ge=0.01, le=1, description="Share of the context that is read when nothing is uncertain.")
+    ] = 0.4
+    max_keep_ratio: Annotated[
+        float,
+        Field(
+            ge=0.01,
+            le=1,
+            description="Share that is read at most, unless the entropy spikes; equal to the least one, the share is fixed.",
+        ),
+    ] = 1.0
+    reference_entropy_nats: Annotated[
+        float | None,
+        Field(
+            ge=0.1, le=20, description="Entropy at which everything is read; none is that of the vocabulary, ln V."
+        ),
+    ] = None
+    floor_entropy_nats: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=20,
+            description="Lower entropies count as this much, against models that are surer than they should be.",
+        ),
+    ] = 0.5
+    block_tokens: Annotated[
+        int, Field(ge=1, le=256, description="Tokens of a block; a multiple of SGLang's --page-size.")
+    ] = 16
+    sink_tokens: Annotated[
+        int, Field(ge=1, le=65_536, description="First tokens of a context, which are always read.")
+    ] = 16
+    recent_tokens: Annotated[
+        int, Field(ge=1, le=65_536, description="Last tokens of a context, which are always read.")
+    ] = 64
+    recent_share: Annotated[
+        float,
+        Field(ge=0, le=1, description="Share of what is read that goes to the most recent blocks."),
+    ] = 0.25
+    min_context_tokens: Annotated[
+        int, Field(ge=1, le=10_000_000, description="Contexts shorter than this are read whole.")
+    ] = 512
+    score_interval_steps: Annotated[
+        int, Field(ge=1, le=4096, description="Decode steps after which the blocks are chosen anew.")
+    ] = 16
+    spike_entropy_nats: Annotated[
+        float | None,
+        Field(
+            ge=0,
+            le=20,
+            description="An entropy above this brings the whole context back at once; none is 0.6 ln V.",
+        ),
+    ] = None
+    share_generated_kv: Annotated[
+        bool,
+        Field(
+            description="Let other requests reuse keys and values that were computed while blocks were left out; they differ "
+            "from exact ones."
+        ),
+    ] = False
+
+
 class CpuConfig(_Section):
     """The portable CPU platform; without effect on another."""
 
@@ -264,6 +342,7 @@ class EntropicConfig(_Section):
     trace: TraceConfig = TraceConfig()
     sampling: SamplingConfig = SamplingConfig()
     scheduling: SchedulingConfig = SchedulingConfig()
+    attention: AttentionConfig = AttentionConfig()
     cpu: CpuConfig = CpuConfig()
 
     def to_json(self) -> str:

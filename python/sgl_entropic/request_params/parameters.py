@@ -52,6 +52,8 @@ LEAST_SCALE, LARGEST_SCALE = 0.05, 20.0
 MODES = ("fixed", "newton", "exact")
 ACTUATORS = ("temperature", "min_p")
 MOST_CLIENT_CHARACTERS = 128
+LEAST_KEEP = 0.01
+POLICIES = ("surprisal", "streaming", "attention", "quest", "mixed")
 
 PARAMETERS: tuple[Parameter, ...] = (
     Parameter(
@@ -109,6 +111,32 @@ PARAMETERS: tuple[Parameter, ...] = (
         high=LARGEST_SCALE,
     ),
     Parameter(
+        "attention_pruning",
+        "true or false",
+        False,
+        "whether decode steps may leave blocks of the context out",
+        switch=True,
+    ),
+    Parameter(
+        "attention_policy", " or ".join(POLICIES), False, "how the blocks to read are chosen", words=POLICIES
+    ),
+    Parameter(
+        "min_keep_ratio",
+        f"a number from {LEAST_KEEP:g} to 1",
+        False,
+        "share of the context that is read when nothing is uncertain",
+        low=LEAST_KEEP,
+        high=1.0,
+    ),
+    Parameter(
+        "max_keep_ratio",
+        f"a number from {LEAST_KEEP:g} to 1",
+        False,
+        "share that is read at most; equal to the least one, it is fixed",
+        low=LEAST_KEEP,
+        high=1.0,
+    ),
+    Parameter(
         "client_id",
         f"a name of 1 to {MOST_CLIENT_CHARACTERS} printable characters",
         False,
@@ -119,9 +147,10 @@ PARAMETERS: tuple[Parameter, ...] = (
 BY_NAME = {parameter.name: parameter for parameter in PARAMETERS}
 TOP_LEVEL = tuple(parameter.name for parameter in PARAMETERS if parameter.top_level)
 # What says how, and nothing without a target.
-HOW = tuple(name for name in BY_NAME if name.startswith(("sampling_", "min_", "max_")))
+HOW = tuple(name for name in BY_NAME if name.startswith("sampling_") or name.endswith("_temperature_scale"))
+ATTENTION = tuple(name for name in BY_NAME if name.startswith("attention_") or name.endswith("_keep_ratio"))
 # What another extension may mean by the same name: no slip where it stands in another place than ours.
-COMMON = (*HOW, "client_id")
+COMMON = (*HOW, *ATTENTION, "client_id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +166,10 @@ class RequestParams:
     sampling_actuator: str | None = None
     min_temperature_scale: float | None = None
     max_temperature_scale: float | None = None
+    attention_pruning: bool | None = None
+    attention_policy: str | None = None
+    min_keep_ratio: float | None = None
+    max_keep_ratio: float | None = None
     client_id: str | None = None
 
     def merged(self, other: RequestParams) -> RequestParams:

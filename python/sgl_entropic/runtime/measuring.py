@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from sgl_entropic.runtime import steering
+from sgl_entropic.runtime.attention.planner import pruned, share_again
 from sgl_entropic.runtime.auxiliary import DeviceReadings
 from sgl_entropic.runtime.prefix_boundary import give_back_boundary
 from sgl_entropic.runtime.seeds import seeds_of
@@ -38,7 +39,7 @@ def around_forward_batch_generation(
         process.pending = steering.read_step(batch)
     if telemetry is None:
         return original(worker, batch, *args, **kwargs)
-    with telemetry.step(batch):
+    with telemetry.step(batch), pruned(batch):
         context = telemetry.context
         result = original(worker, batch, *args, **kwargs)
     if batch.is_prefill_only and result.logits_output is not None:
@@ -156,6 +157,8 @@ def around_init_next_round_input(
     telemetry = installed()
     if telemetry is not None and telemetry.store is not None and tree_cache is not None:
         give_back_boundary(req, tree_cache)
+    # A request that was retracted is computed anew, and exactly.
+    share_again(req)
     return result
 
 

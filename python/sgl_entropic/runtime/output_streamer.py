@@ -36,6 +36,8 @@ def _chunk(req: Any) -> list[dict[str, Any]]:
         chunk["summary"] = state.time.summary().to_dict()
         if (scheduling := report_of(req)) is not None:
             chunk["scheduling"] = scheduling
+        if state.pruning is not None:
+            chunk["attention"] = state.pruning.report(len(state.readings))
     return [chunk] if chunk else []
 
 
@@ -50,7 +52,15 @@ def _token_fields(state: RequestState, end: int) -> dict[str, Any]:
         "surprisal_nats": _rounded([r.surprisal_nats for r in readings]),
         "sampled_entropy_nats": _rounded([r.sampled_entropy_nats for r in readings]),
         **steered,
+        **_read_fields(state, begin, end),
     }
+
+
+def _read_fields(state: RequestState, begin: int, end: int) -> dict[str, Any]:
+    if state.pruning is None:
+        return {}
+    reads = [state.pruning.read_at(index) for index in range(begin, end)]
+    return {"keep_ratio": _rounded([None if read is None else read.ratio for read in reads])}
 
 
 def _steered_fields(state: RequestState, begin: int, end: int) -> dict[str, Any]:

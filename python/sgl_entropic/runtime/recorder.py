@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sgl_entropic.runtime.request_state import state_of
+from sgl_entropic.runtime.attention.request import Read
+from sgl_entropic.runtime.request_state import RequestState, state_of
 from sgl_entropic.runtime.scheduling.notes import untraced_score
 from sgl_entropic.signals import TokenReading
 from sgl_entropic.trace.counters import Counters
@@ -47,7 +48,10 @@ class Recorder:
             # Nothing was committed for a chunk that is not the last, an overrun step or a retracted row.
             if commit is None or req.beam_group is not None:
                 continue
-            state_of(req).add(commit.output_index, reading)
+            state = state_of(req)
+            state.add(commit.output_index, reading)
+            if state.pruning is not None:
+                self._count_read(state.pruning.read_at(commit.output_index))
             rows.append((req, commit.output_index, commit.token_ids[-1], reading))
         self.counters.measured_tokens += len(rows)
         self.counters.invalid_rows += sum(reading.entropy_nats is None for *_, reading in rows)
@@ -56,6 +60,13 @@ class Recorder:
             self.metrics.publish(self.counters)
         if self.outlets and rows:
             self._publish(batch, rows)
+
+    def _count_read(self, read: Read | None) -> None:
+        if read is None:
+            return
+        self.counters.context_tokens += read.context_tokens
+        self.counters.read_tokens += round(read.tokens)
+        self.counters.pruned_rows += read.tokens < read.context_tokens
 
     def _publish(self, batch: Any, rows: list[tuple[Any, int, int, TokenReading]]) -> None:
         mode = batch.forward_mode
@@ -87,4 +98,10 @@ def _row(req: Any, index: int, token: int, reading: TokenReading) -> RowRecord:
         min_p=steered.min_p,
         cut_entropy_nats=steered.cut_entropy_nats,
         scheduling=untraced_score(req),
+        keep_ratio=_keep_ratio(state, index),
     )
+
+
+def _keep_ratio(state: RequestState, output_index: int) -> float | None:
+    read = None if state.pruning is None else state.pruning.read_at(output_index)
+    return None if read is None else round(read.ratio, 6)

@@ -162,6 +162,11 @@ def refuse_combinations(server_args: Any, config: EntropicConfig) -> None:
     if config.scheduling.enabled:
         rules += _SCHEDULING
     problems = explain(rules, server_args)
+    if config.attention.enabled and not (config.telemetry.enabled and config.telemetry.prompt_surprisal):
+        problems.append(
+            "--entropic-attention on needs the entropies and surprisals of --entropic-telemetry on and "
+            "--entropic-telemetry-prompt-surprisal on"
+        )
     if config.trace.publish is not None and (getattr(server_args, "dp_size", 1) or 1) > 1:
         problems.append(
             "--entropic-trace-publish is not available with --dp-size > 1: every rank would bind the endpoint"

@@ -9,6 +9,7 @@ from sgl_entropic.errors import RequestParameterError
 from sgl_entropic.feedback.entropic_time import EntropicTime
 from sgl_entropic.request_params import RequestParams, parse_custom_params
 from sgl_entropic.runtime.active_config import active_config
+from sgl_entropic.runtime.attention.request import RequestPruning, pruning_of
 from sgl_entropic.runtime.control import Control, control_of
 from sgl_entropic.signals import TokenReading
 
@@ -43,6 +44,7 @@ class RequestState:
     after that: then its pending surprisal has to be set anew. ``boundary_given_back`` says whether that match was
     shortened, see :mod:`.prefix_boundary`. ``control`` says how the request is steered, ``log_temperature`` is that of its
     next token as last heard from the device, ``target_nats`` the entropy held, ``steered`` one entry for each token.
+    ``pruning`` says what its decode steps read; ``None`` reads all.
     """
 
     params: RequestParams
@@ -58,6 +60,11 @@ class RequestState:
     log_temperature: float | None = None
     target_nats: float | None = None
     steered: list[Steered] = field(default_factory=list)
+    pruning: RequestPruning | None = None
+
+    def entropy_at(self, output_index: int) -> float | None:
+        """Entropy in nats that output token ``output_index`` was drawn from, as far as it is known."""
+        return self.readings[output_index].entropy_nats if output_index < len(self.readings) else None
 
     def add(self, output_index: int, reading: TokenReading) -> None:
         """Record the reading of output token ``output_index``."""
@@ -101,6 +108,7 @@ def state_of(req: Any) -> RequestState:
         # Greedy requests and beams draw nothing.
         draws = getattr(req.sampling_params, "top_k", None) != 1 and getattr(req, "beam_group", None) is None
         state = RequestState(params, control=control_of(params, active_config().sampling) if draws else None)
+        state.pruning = pruning_of(req, params)
         setattr(req, _ATTRIBUTE, state)
     return state
 

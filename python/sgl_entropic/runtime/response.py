@@ -14,6 +14,7 @@ TOKEN_FIELDS = (
     "saturated",
     "min_p",
     "cut_entropy_nats",
+    "keep_ratio",
 )
 REQUEST_FIELDS = ("target_entropy_nats",)
 PROMPT_FIELDS = ("prompt_surprisal_nats", "prompt_entropy_nats")
@@ -29,6 +30,7 @@ class ResponseReadings:
         request: what is the same for all its tokens.
         summary: known when the request has finished.
         scheduling: likewise, where the server schedules by entropy.
+        attention: likewise, where its decode steps may leave out parts of the context.
     """
 
     tokens: dict[str, list[Any]] = field(default_factory=dict)
@@ -36,6 +38,7 @@ class ResponseReadings:
     request: dict[str, Any] = field(default_factory=dict)
     summary: dict[str, Any] | None = None
     scheduling: dict[str, Any] | None = None
+    attention: dict[str, Any] | None = None
 
     def add(self, chunk: dict[str, Any]) -> None:
         """Take in a chunk of the scheduler."""
@@ -48,6 +51,7 @@ class ResponseReadings:
         self.request.update({name: chunk[name] for name in REQUEST_FIELDS if name in chunk})
         self.summary = chunk.get("summary", self.summary)
         self.scheduling = chunk.get("scheduling", self.scheduling)
+        self.attention = chunk.get("attention", self.attention)
 
     def __len__(self) -> int:
         """Output tokens with readings so far."""
@@ -69,4 +73,6 @@ class ResponseReadings:
             document["summary"] = self.summary
             if self.scheduling is not None:
                 document["scheduling"] = self.scheduling
+            if self.attention is not None:
+                document["attention"] = self.attention
         return document

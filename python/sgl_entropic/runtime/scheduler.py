@@ -13,6 +13,8 @@ from sgl_entropic.config import EntropicConfig
 from sgl_entropic.runtime import steering as process_steering
 from sgl_entropic.runtime import telemetry as process_telemetry
 from sgl_entropic.runtime.active_config import active_config
+from sgl_entropic.runtime.attention import planner as attention
+from sgl_entropic.runtime.attention.settings import check_config
 from sgl_entropic.runtime.control import check_defaults
 from sgl_entropic.runtime.output_streamer import EntropicOutputStreamer
 from sgl_entropic.runtime.recorder import Recorder
@@ -87,6 +89,20 @@ class EntropicScheduler(ScheduledByEntropy):
             self.entropic_telemetry.recall = fast.statistics.recall
             self.entropic_telemetry.recall_columns = fast.statistics.recall_columns
         process_telemetry.install(self.entropic_telemetry)
+        if self.entropic_config.attention.enabled and store is not None:
+            self._install_pruning(store)
+
+    def _install_pruning(self, store: SlotStore) -> None:
+        config = self.entropic_config.attention
+        check_config(config, self.tp_worker.model_runner.page_size)
+        attention.install(
+            attention.Planner(
+                config=config,
+                surprisal_nats=store.surprisal_nats,
+                req_to_token=self.req_to_token_pool.req_to_token,
+                counters=self.entropic_counters,
+            )
+        )
 
     def _install_steering(self) -> None:
         """Ready for every request that asks, whatever the server's own setting."""

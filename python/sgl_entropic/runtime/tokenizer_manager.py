@@ -12,6 +12,7 @@ from sgl_entropic.errors import RequestParameterError
 from sgl_entropic.request_params import PARAMETERS_KEY, RequestParams, parse_custom_params
 from sgl_entropic.request_params.parameters import OFF
 from sgl_entropic.runtime.active_config import active_config
+from sgl_entropic.runtime.attention.settings import check_request
 from sgl_entropic.runtime.control import check_control
 from sgl_entropic.runtime.refusals import steering_problems
 from sgl_entropic.runtime.request_guard import check_sampling
@@ -103,6 +104,7 @@ def _admit_one(sampling_params: Any, asked: RequestParams, server: ServerFacts) 
     config = active_config()
     prompts = config.telemetry.enabled and config.telemetry.prompt_surprisal
     check_control(wanted, config.sampling, own, server.vocabulary, prompts=prompts)
+    check_request(wanted, config.attention)
     if server.no_steering and wanted.target_entropy_nats not in (None, OFF):
         raise RequestParameterError(
             f"target_entropy_nats = {wanted.target_entropy_nats!r} is not available: {server.no_steering}"

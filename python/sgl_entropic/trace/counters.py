@@ -24,6 +24,11 @@ class Counters:
         predicted_reserves: admissions that kept a predicted amount of memory free.
         retracted_requests: requests that gave up their KV, whoever chose them.
         recomputed_tokens: tokens computed again because of that.
+        context_tokens: tokens of context that decode steps could have read, of requests that may leave some out.
+        read_tokens: those among them that were read, the mean over layers, rounded.
+        pruned_rows: rows of decode steps that left something out.
+        rescored_contexts: times that the blocks of a context were chosen anew.
+        attention_spikes: times that an entropy spike brought a whole context back.
         trace_written: step records in the JSONL file.
         trace_dropped: step records that found the file's queue full or the file broken.
         publish_sent: step records handed to the live stream.
@@ -44,6 +49,11 @@ class Counters:
     predicted_reserves: int = 0
     retracted_requests: int = 0
     recomputed_tokens: int = 0
+    context_tokens: int = 0
+    read_tokens: int = 0
+    pruned_rows: int = 0
+    rescored_contexts: int = 0
+    attention_spikes: int = 0
     trace_written: int = 0
     trace_dropped: int = 0
     publish_sent: int = 0

@@ -34,6 +34,7 @@ class RowRecord:
         min_p: threshold at which it was drawn, if that is what is steered.
         cut_entropy_nats: entropy of what the threshold left.
         scheduling: terms of the score that the request was admitted with, at its first token after that.
+        keep_ratio: share of the context that the token's step read; ``None`` for a request that always reads all.
     """
 
     rid: str
@@ -49,6 +50,7 @@ class RowRecord:
     min_p: float | None = None
     cut_entropy_nats: float | None = None
     scheduling: dict[str, float] | None = None
+    keep_ratio: float | None = None
 
 
 _ROW_FIELDS = tuple(field.name for field in fields(RowRecord) if field.default is MISSING)

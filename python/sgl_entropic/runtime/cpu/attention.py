@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
+import numpy as np
 import torch
 from sglang.srt.layers.attention.torch_native_backend import TorchNativeAttnBackend
 from sglang.srt.layers.radix_attention import AttentionType
 from sglang.srt.mem_cache.memory_pool import KVWriteLoc
 
+from sgl_entropic.runtime.attention.step_plan import StepPlan, current
 from sgl_entropic.runtime.cpu.kv_pool import LazyKVPool
 from sgl_entropic_kernels.native import library
 
@@ -25,6 +27,7 @@ class PageLists:
         q_indptr: ``[requests + 1]`` where a request's queries begin; they are its last tokens.
         last_page_len: ``[requests]`` ones.
         longest: tokens of the longest request.
+        plan: which blocks of these lists are read; ``None`` reads all.
     """
 
     kv_indptr: torch.Tensor
@@ -32,6 +35,34 @@ class PageLists:
     q_indptr: torch.Tensor
     last_page_len: torch.Tensor
     longest: int
+    plan: StepPlan | None = None
+
+    def blocks(self, layers: int) -> dict[str, Any]:
+        """What the compiled decoder takes in addition, its buffer for the measured mass included."""
+        plan = self.plan
+        if plan is None:
+            return {}
+        arguments: dict[str, Any] = {"block_tokens": plan.block_tokens}
+        if plan.prunes:
+            arguments["kept"], arguments["tail"] = plan.masks()
+        if plan.measures:
+            plan.mass = np.zeros((layers, len(plan.lengths), -(-self.longest // plan.block_tokens)), np.float32)
+            arguments["mass"] = plan.mass
+        return arguments
+
+    def of_layer(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """``kv_indptr`` and ``kv_indices`` of what is read in one layer."""
+        if self.plan is None or not self.plan.prunes:
+            return self.kv_indptr, self.kv_indices
+        parts, starts = [], self.kv_indptr.tolist()
+        for row, reading in enumerate(self.plan.readings):
+            slots = self.kv_indices[starts[row] : starts[row + 1]]
+            selection = None if reading is None else reading.selection
+            if selection is not None:
+                at = min(layer, selection.kept.shape[0] - 1)
+                slots = slots[torch.from_numpy(selection.positions(len(slots), self.plan.block_tokens, at))]
+            parts.append(slots)
+        return torch.tensor([0, *accumulate(map(len, parts))]), torch.cat(parts)
 
 
 def page_lists(
@@ -87,7 +118,11 @@ class PagedCpuAttnBackend(TorchNativeAttnBackend):
         else:
             return
         rows = forward_batch.req_pool_indices.tolist()
-        self.forward_metadata = page_lists(self.req_to_token_pool.req_to_token, rows, lengths, queries)
+        plan = current() if mode.is_decode() else None
+        if plan is not None and plan.lengths != lengths:
+            raise RuntimeError(f"the plan of the step is for contexts of {plan.lengths} tokens, not {lengths}")
+        lists = page_lists(self.req_to_token_pool.req_to_token, rows, lengths, queries)
+        self.forward_metadata = lists if plan is None else replace(lists, plan=plan)
 
     def forward_extend(
         self, q: torch.Tensor, k: Any, v: Any, layer: Any, forward_batch: Any, save_kv_cache: bool = True
@@ -124,12 +159,13 @@ class PagedCpuAttnBackend(TorchNativeAttnBackend):
         heads, width = layer.tp_q_head_num, layer.qk_head_dim
         queries = q.reshape(-1, heads, width).float().contiguous()
         out = torch.empty_like(queries)
+        kv_indptr, kv_indices = lists.of_layer(layer.layer_id)
         library().paged_attention(
             queries,
             cache_view(self.token_to_kv_pool.get_key_buffer(layer.layer_id)),
             cache_view(self.token_to_kv_pool.get_value_buffer(layer.layer_id)),
-            lists.kv_indptr,
-            lists.kv_indices,
+            kv_indptr,
+            kv_indices,
             lists.last_page_len,
             1,
             layer.scaling,

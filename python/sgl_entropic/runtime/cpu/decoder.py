@@ -92,6 +92,7 @@ class FusedDecoder:
             lists.kv_indices,
             lists.q_indptr,
             hidden,
+            **lists.blocks(len(self._body.layers)),
         )
         self.fused_steps += 1
         self.fused_tokens += input_ids.shape[0]

@@ -1,0 +1,111 @@
+"""From a contribution of each block to the blocks that are read, and to the page lists of attention kernels."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sgl_entropic.attention.settings import AttentionSettings
+
+Floats = NDArray[np.float32]
+Mask = NDArray[np.bool_]
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What a request reads of its context.
+
+    Attributes:
+        kept: ``[layers, blocks]`` blocks that are read, over the tokens before ``tail_start``; one layer stands for all.
+        tail_start: first token of the tail, a multiple of the block; the tail is read whole, however long it grows.
+    """
+
+    kept: Mask
+    tail_start: int
+
+    def positions(self, length: int, block_tokens: int, layer: int = 0) -> Indices:
+        """Positions of the tokens that are read of ``length``, ascending."""
+        inside = np.flatnonzero(np.repeat(self.kept[layer], block_tokens))
+        return np.concatenate((inside, np.arange(self.tail_start, length, dtype=np.int64)))
+
+    def tokens(self, length: int, block_tokens: int) -> float:
+        """Tokens that are read of ``length``, the mean over layers."""
+        return float(self.kept.sum()) * block_tokens / self.kept.shape[0] + length - self.tail_start
+
+
+def whole_blocks(length: int, settings: AttentionSettings) -> int:
+    """Blocks that may be left out or kept: those before the tail, which holds the last ``recent_tokens``."""
+    return max(0, length - settings.recent_tokens) // settings.block_tokens
+
+
+def sink_blocks(settings: AttentionSettings) -> int:
+    """Blocks that hold the first ``sink_tokens``."""
+    return math.ceil(settings.sink_tokens / settings.block_tokens)
+
+
+def block_budget(length: int, ratio: float, settings: AttentionSettings) -> int:
+    """Blocks to keep before the tail so that ``ratio`` of ``length`` tokens is read, the sinks at least."""
+    blocks = whole_blocks(length, settings)
+    tail = length - blocks * settings.block_tokens
+    # Less a rounding error: a share that is reached needs no further block.
+    wanted = math.ceil((ratio * length - tail) / settings.block_tokens - 1e-9)
+    return min(blocks, max(wanted, sink_blocks(settings)))
+
+
+def select(contribution: Floats, length: int, ratio: float, settings: AttentionSettings) -> Selection:
+    """Keep the sinks, the most recent blocks, and the blocks of largest contribution, within ``ratio`` of ``length``.
+
+    Args:
+        contribution: ``[layers, blocks]`` with as many blocks as :func:`whole_blocks` says; NaN, unknown, counts as the
+            largest.
+        length: tokens of the context.
+        ratio: share of ``length`` to keep.
+        settings: of the request.
+
+    Ties go to the later block. With all that has to be kept beyond the ratio, that is kept and no more.
+    """
+    layers, blocks = contribution.shape
+    assert blocks == whole_blocks(length, settings)
+    tail_start = blocks * settings.block_tokens
+    budget = block_budget(length, ratio, settings)
+    sinks = min(sink_blocks(settings), blocks)
+    kept_tokens = budget * settings.block_tokens + length - tail_start
+    recent = (
+        math.ceil(settings.recent_share * kept_tokens / settings.block_tokens)
+        - (length - tail_start) // settings.block_tokens
+    )
+    recent = min(max(recent, 0), budget - sinks)
+    score = np.where(np.isnan(contribution), np.inf, contribution).astype(np.float64)
+    score[:, :sinks] = np.inf
+    kept = np.zeros((layers, blocks), dtype=np.bool_)
+    kept[:, :sinks] = True
+    first_recent = blocks - recent
+    kept[:, first_recent:] = recent > 0
+    inner = score[:, sinks:first_recent]
+    rest = budget - sinks - recent
+    if rest > 0:
+        # Reversed, so that a stable sort puts the later of two equal blocks first.
+        order = np.argsort(-inner[:, ::-1], axis=1, kind="stable")[:, :rest]
+        chosen = inner.shape[1] - 1 - order
+        np.put_along_axis(kept[:, sinks:first_recent], chosen, values=True, axis=1)
+    return Selection(kept, tail_start)
+
+
+def page_list(positions: Indices, page_size: int) -> tuple[Indices, int]:
+    """Pages that hold ``positions``, which are ascending, made of whole pages, and end with the last token.
+
+    Returns:
+        Numbers of the pages within the request, ascending, and the number of tokens in the last one: what paged kernels
+        take as ``kv_indices`` (through the request's table of pages) and ``kv_last_page_len``.
+
+    Raises:
+        ValueError: a page other than the last is kept in part, which a page list cannot say.
+    """
+    pages, counts = np.unique(positions // page_size, return_counts=True)
+    if len(pages) == 0 or (counts[:-1] != page_size).any():
+        raise ValueError("blocks must be made of whole pages")
+    return pages, int(counts[-1])

@@ -1,0 +1,46 @@
+"""What attention pruning is set to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+Policy = Literal["surprisal", "streaming", "attention", "quest", "mixed"]
+"""How blocks are chosen, see :mod:`sgl_entropic.attention.contribution`."""
+
+POLICIES: tuple[Policy, ...] = get_args(Policy)
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionSettings:
+    """One request's settings; token counts and entropies in nats.
+
+    Attributes:
+        policy: how the blocks to keep are chosen.
+        min_keep_ratio: share of the context that is kept when nothing is uncertain (``r_min``).
+        max_keep_ratio: share that is kept at most; beyond it, entropy asks for no more.
+        reference_entropy_nats: entropy at which all is kept (``H_ref``).
+        floor_entropy_nats: readings below it count as this much (``H_floor``): a guard against over-confident models.
+        block_tokens: tokens of a block, at absolute positions.
+        sink_tokens: first tokens of the context, always kept.
+        recent_tokens: last tokens, always kept.
+        recent_share: share of the kept blocks that goes to the most recent ones, at least ``recent_tokens``.
+        min_context_tokens: shorter contexts are read whole.
+        score_interval_steps: steps after which the blocks are chosen anew.
+        spike_entropy_nats: a reading beyond it brings the whole context back at once.
+        calm_share: share of ``spike_entropy_nats`` that the entropy has to fall below to be pruned again.
+    """
+
+    policy: Policy = "surprisal"
+    min_keep_ratio: float = 0.4
+    max_keep_ratio: float = 1.0
+    reference_entropy_nats: float = 10.0
+    floor_entropy_nats: float = 0.5
+    block_tokens: int = 16
+    sink_tokens: int = 16
+    recent_tokens: int = 64
+    recent_share: float = 0.25
+    min_context_tokens: int = 512
+    score_interval_steps: int = 16
+    spike_entropy_nats: float = 6.0
+    calm_share: float = 0.75

@@ -1,0 +1,94 @@
+"""One request's pruning and what it came to; lives on its state and survives retraction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sgl_entropic.attention.pruning import Pruning, Reading
+from sgl_entropic.request_params import RequestParams
+from sgl_entropic.runtime.active_config import active_config
+from sgl_entropic.runtime.attention.settings import settings_of
+
+MASS_MEMORY = 0.5
+"""Share of the earlier masses that is kept when blocks are measured anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What the step of one output token read of its context, in tokens (the mean over layers)."""
+
+    tokens: float
+    context_tokens: int
+
+    @property
+    def ratio(self) -> float:
+        """Share of the context."""
+        return self.tokens / self.context_tokens
+
+
+@dataclass(slots=True)
+class RequestPruning:
+    """A request whose attention may be pruned.
+
+    Attributes:
+        policy: decides step by step.
+        mass: ``[layers, blocks]`` attention that each block received when it was last measured, and before.
+        reads: by output index; ``None`` for a token that no decode step of ours computed.
+        marked: whether the request's cache has been withheld from the prefix tree.
+    """
+
+    policy: Pruning
+    mass: NDArray[np.float32] | None = None
+    reads: list[Read | None] = field(default_factory=list)
+    marked: bool = False
+
+    def note(self, output_index: int, read: Read) -> None:
+        """Keep what the step of ``output_index`` reads; a step that is taken again counts once."""
+        del self.reads[output_index:]
+        self.reads.extend([None] * (output_index - len(self.reads)))
+        self.reads.append(read)
+
+    def read_at(self, output_index: int) -> Read | None:
+        """What the step of ``output_index`` read, if a decode step computed it."""
+        return self.reads[output_index] if output_index < len(self.reads) else None
+
+    def measured(self, mass: NDArray[np.float32]) -> None:
+        """Take in the attention that each block received in a step that read all, ``[layers, blocks]``."""
+        if self.mass is not None:
+            # New blocks have no past.
+            known = min(self.mass.shape[1], mass.shape[1])
+            mass = mass.copy()
+            mass[:, :known] = MASS_MEMORY * self.mass[:, :known] + (1 - MASS_MEMORY) * mass[:, :known]
+        self.mass = mass
+
+    def report(self, output_tokens: int) -> dict[str, Any]:
+        """For the response: what was realised, over the decode steps of ``output_tokens`` tokens."""
+        reads = [read for read in self.reads[:output_tokens] if read is not None]
+        context = sum(read.context_tokens for read in reads)
+        read = sum(r.tokens for r in reads)
+        return {
+            "policy": self.policy.settings.policy,
+            "keep_ratio": round(read / context, 6) if context else None,
+            "pruned_steps": sum(r.tokens < r.context_tokens for r in reads),
+            "decode_steps": len(reads),
+            "spikes": self.policy.spikes,
+        }
+
+
+def tokens_read(reading: Reading, length: int, block_tokens: int) -> float:
+    """Tokens that a step reads of ``length``."""
+    if reading.selection is None:
+        return float(length)
+    return reading.selection.tokens(length, block_tokens)
+
+
+def pruning_of(req: Any, params: RequestParams) -> RequestPruning | None:
+    """Pruning of a ``Req`` of SGLang with these parameters; ``None`` where it reads all of its context."""
+    if getattr(req, "beam_group", None) is not None:
+        return None
+    settings = settings_of(params, active_config().attention, req.vocab_size)
+    return None if settings is None else RequestPruning(Pruning(settings))

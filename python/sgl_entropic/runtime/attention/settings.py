@@ -1,0 +1,85 @@
+"""One request's settings, from the server's and its own parameters."""
+
+from __future__ import annotations
+
+import math
+
+from sgl_entropic.attention.settings import AttentionSettings
+from sgl_entropic.config.model import AttentionConfig
+from sgl_entropic.errors import ConfigError, RequestParameterError
+from sgl_entropic.request_params.parameters import ATTENTION, RequestParams
+
+# Shares of ln V, the largest entropy that a model can have.
+_SPIKE_SHARE = 0.6
+
+
+def settings_of(
+    params: RequestParams, config: AttentionConfig, vocab_size: int
+) -> AttentionSettings | None:
+    """What ``params`` ask for over the server's ``config``; ``None`` reads all of the context, always."""
+    if not config.enabled or params.attention_pruning is False:
+        return None
+    largest = math.log(vocab_size)
+    least = config.min_keep_ratio if params.min_keep_ratio is None else float(params.min_keep_ratio)
+    most = config.max_keep_ratio if params.max_keep_ratio is None else float(params.max_keep_ratio)
+    return AttentionSettings(
+        policy=params.attention_policy or config.policy,  # type: ignore[arg-type]
+        min_keep_ratio=least,
+        max_keep_ratio=max(most, least),
+        reference_entropy_nats=largest
+        if config.reference_entropy_nats is None
+        else config.reference_entropy_nats,
+        floor_entropy_nats=config.floor_entropy_nats,
+        block_tokens=config.block_tokens,
+        sink_tokens=config.sink_tokens,
+        recent_tokens=config.recent_tokens,
+        recent_share=config.recent_share,
+        min_context_tokens=config.min_context_tokens,
+        score_interval_steps=config.score_interval_steps,
+        spike_entropy_nats=_SPIKE_SHARE * largest
+        if config.spike_entropy_nats is None
+        else config.spike_entropy_nats,
+    )
+
+
+def check_request(params: RequestParams, config: AttentionConfig) -> None:
+    """Refuse what cannot have an effect or contradicts itself.
+
+    Raises:
+        RequestParameterError: naming the key and what is accepted.
+    """
+    asked = [name for name in ATTENTION if getattr(params, name) not in (None, False)]
+    if asked and not config.enabled:
+        raise RequestParameterError(
+            f"{asked[0]} = {getattr(params, asked[0])!r} has no effect here: the server runs without "
+            "--entropic-attention on"
+        )
+    how = [name for name in ATTENTION if name != "attention_pruning" and getattr(params, name) is not None]
+    if how and params.attention_pruning is False:
+        raise RequestParameterError(
+            f"{how[0]} = {getattr(params, how[0])!r} says how to prune, and attention_pruning is false; "
+            "accepted: one of the two"
+        )
+    least, most = params.min_keep_ratio, params.max_keep_ratio
+    if least is not None and most is not None and most < least:
+        raise RequestParameterError(
+            f"max_keep_ratio = {most!r} is below min_keep_ratio = {least!r}; accepted: at least as much"
+        )
+
+
+def check_config(config: AttentionConfig, page_size: int) -> None:
+    """Refuse a server's own settings that contradict each other.
+
+    Raises:
+        ConfigError: naming the setting and what is accepted.
+    """
+    if config.max_keep_ratio < config.min_keep_ratio:
+        raise ConfigError(
+            f"attention.max_keep_ratio = {config.max_keep_ratio} is below attention.min_keep_ratio = "
+            f"{config.min_keep_ratio}; expected at least as much"
+        )
+    if config.block_tokens % max(page_size, 1):
+        raise ConfigError(
+            f"attention.block_tokens = {config.block_tokens} is no multiple of --page-size {page_size}; "
+            "expected whole pages"
+        )

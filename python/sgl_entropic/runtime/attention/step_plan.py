@@ -1,0 +1,81 @@
+"""What every row of the coming decode step reads, and its way to the attention backend and back.
+
+Made where the batch is at hand, consumed by the backend in the same call of the same thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sgl_entropic.attention.pruning import Reading
+from sgl_entropic.runtime.attention.request import RequestPruning
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(slots=True)
+class StepPlan:
+    """The rows of one decode batch in order; rows that a backend adds are padding and read all.
+
+    Attributes:
+        block_tokens: tokens of a block.
+        lengths: tokens of each row's context, the newest included.
+        readings: what each row reads; ``None`` where pruning was not asked for.
+        requests: whose rows want to know what attention their blocks receive.
+        mass: ``[layers, rows, blocks]``, set by a backend that measures it.
+    """
+
+    block_tokens: int
+    lengths: list[int]
+    readings: list[Reading | None]
+    requests: list[RequestPruning | None]
+    mass: Floats | None = field(default=None, repr=False)
+
+    @property
+    def prunes(self) -> bool:
+        """Whether any row leaves something out."""
+        return any(reading is not None and reading.selection is not None for reading in self.readings)
+
+    @property
+    def measures(self) -> bool:
+        """Whether the attention that blocks receive is wanted."""
+        return any(reading is not None and reading.reason == "measure" for reading in self.readings)
+
+    def masks(self) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+        """``kept [layers, rows, blocks]`` (one layer where all are alike) and ``tail [rows]``, 0 for rows that read all."""
+        selections = [None if reading is None else reading.selection for reading in self.readings]
+        layers = max((s.kept.shape[0] for s in selections if s is not None), default=1)
+        width = max((s.kept.shape[1] for s in selections if s is not None), default=0)
+        kept = np.zeros((layers, len(selections), width), dtype=np.uint8)
+        tail = np.zeros(len(selections), dtype=np.int64)
+        for row, selection in enumerate(selections):
+            if selection is not None:
+                kept[:, row, : selection.kept.shape[1]] = selection.kept
+                tail[row] = selection.tail_start
+        return kept, tail
+
+    def deliver(self) -> None:
+        """Hand the measured mass to the requests that wanted it."""
+        if self.mass is None:
+            return
+        for row, (reading, request) in enumerate(zip(self.readings, self.requests, strict=True)):
+            if reading is not None and reading.reason == "measure" and request is not None:
+                request.measured(self.mass[:, row, : -(-self.lengths[row] // self.block_tokens)].copy())
+
+
+_current: StepPlan | None = None
+
+
+def publish(plan: StepPlan | None) -> None:
+    """Make ``plan`` the one of the coming forward pass; ``None`` reads all."""
+    global _current  # noqa: PLW0603 -- one forward pass at a time in a scheduler process
+    _current = plan
+
+
+def current() -> StepPlan | None:
+    """The plan of this forward pass."""
+    return _current
+

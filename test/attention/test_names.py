@@ -1,0 +1,12 @@
+"""The policies are one list, wherever they are named."""
+
+from typing import get_args
+
+from sgl_entropic.attention.settings import POLICIES
+from sgl_entropic.config.model import AttentionConfig
+from sgl_entropic.request_params.parameters import POLICIES as REQUESTED
+
+
+def test_policies_have_the_same_names_everywhere() -> None:
+    configured = get_args(AttentionConfig.model_fields["policy"].annotation)
+    assert configured == POLICIES == REQUESTED
