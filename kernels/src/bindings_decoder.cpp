@@ -1,14 +1,17 @@
 // A whole decoder, one call a step.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <memory>
+#include <tuple>
 #include <utility>
 
 #include "bindings.h"
 #include "bindings_checks.h"
+#include "choice.h"
 #include "decoder.h"
 #include "weight.h"
 
@@ -135,10 +138,67 @@ sge::Blocks blocks_of(const sge::Decoder& self, const sge::Requests& step, int b
   return blocks;
 }
 
+void init_block_keys(sge::BlockKeys* self, int layers, int kv_heads, int head_dim, bool bounds) {
+  require(layers > 0 && kv_heads > 0, "layers and kv_heads must be at least 1");
+  require(head_dim > 0 && head_dim % sge::kPanel == 0, "head_dim must be a positive multiple of 16");
+  new (self) sge::BlockKeys(layers, kv_heads, head_dim, bounds ? sge::BlockKind::kBounds : sge::BlockKind::kMean);
+}
+
+using ChoiceRow = std::tuple<std::shared_ptr<sge::BlockKeys>, int, int, int, int, Vector>;
+
+// Claims the keys of all choices, and gives them back.
+class Claims {
+ public:
+  void add(const std::shared_ptr<sge::BlockKeys>& keys) {
+    require(keys->claim(), "the keys of a choice are in use by another request or step");
+    held_.push_back(keys);
+  }
+  ~Claims() {
+    for (const auto& keys : held_) keys->release();
+  }
+
+ private:
+  std::vector<std::shared_ptr<sge::BlockKeys>> held_;
+};
+
+std::vector<sge::Choice> choices_of(const sge::Decoder& self, const sge::Requests& step,
+                                    const std::vector<std::optional<ChoiceRow>>& rows, sge::Blocks& blocks, Claims& claims) {
+  require(rows.size() == static_cast<size_t>(step.count()), "choices must have one entry a request");
+  require(blocks.tail.size() == rows.size(), "choices need tail");
+  std::vector<sge::Choice> choices(rows.size());
+  int64_t width = blocks.width;
+  for (size_t r = 0; r < rows.size(); ++r) {
+    if (!rows[r]) continue;
+    const auto& [keys, count, budget, sinks, recent, bonus] = *rows[r];
+    require(keys != nullptr, "a choice needs keys");
+    require(keys->layers() == static_cast<int>(self.layers.size()) && keys->kv_heads() == self.kv_heads &&
+                keys->head_dim() == self.head_dim,
+            "the keys of a choice must be of the decoder's layers, kv_heads and head_dim");
+    require(count > 0 && int64_t{count} * blocks.block_tokens == blocks.tail[r],
+            "the blocks of a choice must end where the tail begins");
+    require(sinks >= 0 && recent >= 0 && int64_t{sinks} + recent <= budget && budget <= count,
+            "accepted: sinks + recent <= budget <= blocks");
+    require_memory(bonus);
+    require(bonus.shape(0) == static_cast<size_t>(count), "bonus must be [blocks]");
+    claims.add(keys);
+    choices[r] = {keys, count, budget, sinks, recent, {bonus.data(), bonus.data() + count}};
+    width = std::max(width, int64_t{count});
+  }
+  // Rows that are chosen may need more room than those that are given.
+  std::vector<uint8_t> kept(static_cast<size_t>(std::max(1, blocks.layers)) * rows.size() * static_cast<size_t>(width));
+  for (size_t row = 0; blocks.width > 0 && !blocks.kept.empty() && row < static_cast<size_t>(blocks.layers) * rows.size(); ++row) {
+    std::copy_n(blocks.kept.begin() + static_cast<int64_t>(row) * blocks.width, blocks.width,
+                kept.begin() + static_cast<int64_t>(row) * width);
+  }
+  blocks.layers = std::max(1, blocks.layers), blocks.width = width, blocks.kept = std::move(kept);
+  return choices;
+}
+
 void forward(const sge::Decoder& self, const std::optional<Indices>& ids, const Indices& positions,
              const Indices& out_slots, const Indices& kv_indptr, const Indices& kv_slots, const Indices& q_indptr,
              const MatrixOut& hidden_states, int block_tokens, const std::optional<Mask>& kept,
-             const std::optional<Indices>& tail, const std::optional<CubeOut>& mass) {
+             const std::optional<Indices>& tail, const std::optional<CubeOut>& mass,
+             const std::optional<std::vector<std::optional<ChoiceRow>>>& choices) {
   require(self.cache_slots > 0, "set_cache comes first");
   const size_t tokens = positions.shape(0), requests = kv_indptr.shape(0) - 1;
   require(hidden_states.shape(0) == tokens && hidden_states.shape(1) == static_cast<size_t>(self.hidden),
@@ -164,10 +224,14 @@ void forward(const sge::Decoder& self, const std::optional<Indices>& ids, const 
   require(kept.has_value() == tail.has_value(), "kept and tail come together");
   auto tails = tail ? in_range(*tail, int64_t{1} << 40, "tail") : std::vector<int64_t>();
   const bool chosen = kept || mass;
-  const sge::Blocks blocks = chosen ? blocks_of(self, step, block_tokens, kept, std::move(tails), mass) : sge::Blocks();
+  sge::Blocks blocks = chosen ? blocks_of(self, step, block_tokens, kept, std::move(tails), mass) : sge::Blocks();
+  require(!choices || kept, "choices need kept and tail");
+  Claims claims;
+  std::vector<sge::Choice> rows;
+  if (choices) rows = choices_of(self, step, *choices, blocks, claims);
   Unlocked unlocked;
   self.forward(ids ? tokens_in.data() : nullptr, at.data(), to.data(), count, step, hidden_states.data(),
-               chosen ? &blocks : nullptr);
+               chosen ? &blocks : nullptr, choices ? &rows : nullptr);
 }
 
 }  // namespace
@@ -184,7 +248,12 @@ void add_decoder(nb::module_& m) {
       .def("forward", &forward, "ids"_a.noconvert().none(), "positions"_a.noconvert(), "out_slots"_a.noconvert(),
            "kv_indptr"_a.noconvert(), "kv_slots"_a.noconvert(), "q_indptr"_a.noconvert(), "hidden_states"_a.noconvert(),
            "block_tokens"_a = 0, "kept"_a.noconvert() = nb::none(), "tail"_a.noconvert() = nb::none(),
-           "mass"_a.noconvert() = nb::none());
+           "mass"_a.noconvert() = nb::none(), "choices"_a = nb::none());
+  nb::class_<sge::BlockKeys>(m, "BlockKeys")
+      .def("__init__", &init_block_keys, "layers"_a, "kv_heads"_a, "head_dim"_a, "bounds"_a)
+      .def("reset", &sge::BlockKeys::reset)
+      .def_prop_ro("ready", &sge::BlockKeys::ready)
+      .def_prop_ro("nbytes", &sge::BlockKeys::bytes);
 }
 
 }  // namespace bindings

@@ -4,6 +4,19 @@
 
 namespace sge {
 
+Blocks one_layer(const Blocks& blocks) {
+  Blocks one;
+  one.block_tokens = blocks.block_tokens, one.layers = 1, one.width = blocks.width, one.tail = blocks.tail;
+  one.kept.resize(blocks.kept.size() / static_cast<size_t>(std::max(1, blocks.layers)));
+  return one;
+}
+
+void take_layer(const Blocks& blocks, int layer, int requests, Blocks& to) {
+  const int64_t size = requests * blocks.width;
+  const auto from = blocks.kept.begin() + (blocks.layers == 1 ? 0 : layer) * size;
+  std::copy(from, from + size, to.kept.begin());
+}
+
 Requests visible(const Requests& all, const Blocks& blocks, int layer, std::vector<int64_t>& slots) {
   Requests seen;
   seen.query = all.query;

@@ -14,7 +14,8 @@ float* workspace(int which, size_t size) {
 }  // namespace
 
 void Decoder::forward(const int64_t* ids, const int64_t* positions, const int64_t* out_slots, int tokens,
-                      const Requests& requests, float* x, const Blocks* blocks) const {
+                      const Requests& requests, float* x, const Blocks* blocks,
+                      const std::vector<Choice>* choices) const {
   if (tokens == 0) return;
   const size_t rows = static_cast<size_t>(tokens);
   const int q_size = q_heads * head_dim, qkv_size = q_size + 2 * kv_heads * head_dim;
@@ -35,9 +36,11 @@ void Decoder::forward(const int64_t* ids, const int64_t* positions, const int64_
   std::vector<int64_t> seen_slots, mass_at;
   Requests seen;
   const bool pruned = blocks && !blocks->kept.empty();
+  Blocks of_layer;
+  if (choices) of_layer = one_layer(*blocks);
   for (int index = 0; index < static_cast<int>(layers.size()); ++index) {
     const Layer& layer = layers[static_cast<size_t>(index)];
-    if (pruned && (index == 0 || blocks->layers > 1)) seen = visible(requests, *blocks, index, seen_slots);
+    if (pruned && !choices && (index == 0 || blocks->layers > 1)) seen = visible(requests, *blocks, index, seen_slots);
     Attention step{wide, qkv_size, narrow, attended_ld, nullptr, nullptr, nullptr, 1};
     if (blocks && blocks->mass) {
       mass_at.clear();
@@ -52,12 +55,22 @@ void Decoder::forward(const int64_t* ids, const int64_t* positions, const int64_
     linear(normed, normed_ld, tokens, *layer.qkv, or_null(layer.qkv_bias), false, wide, qkv_size);
     rope_and_write(wide, tokens, q_heads, layer.kv, rope, {or_null(layer.q_norm), or_null(layer.k_norm), head_eps},
                    positions, out_slots);
+    if (choices) {
+      take_layer(*blocks, index, requests.count(), of_layer);
+      choose_all(*choices, wide, qkv_size, layer.kv, shape, requests, index, of_layer);
+      seen = visible(requests, of_layer, 0, seen_slots);
+    }
     attention(step, layer.kv, shape, pruned ? seen : requests);
     linear(narrow, attended_ld, tokens, *layer.o, or_null(layer.o_bias), true, x, hidden);
     rms_norm(x, nullptr, layer.post_norm.data(), eps, tokens, hidden, normed, normed_ld);
     linear(normed, normed_ld, tokens, *layer.gate_up, nullptr, false, wide, 2 * intermediate);
     silu_mul(wide, tokens, intermediate, narrow, inner_ld);
     linear(narrow, inner_ld, tokens, *layer.down, nullptr, true, x, hidden);
+  }
+  if (choices) {
+    for (const Choice& choice : *choices) {
+      if (choice.keys) choice.keys->finish(choice.blocks);
+    }
   }
   rms_norm(x, nullptr, final_norm.data(), eps, tokens, hidden, x);
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "blocks.h"
+#include "choice.h"
 #include "ops.h"
 
 namespace sge {
@@ -29,9 +30,11 @@ struct Decoder {
   int64_t cache_slots = 0;
 
   // hidden_states [tokens, hidden] in: embeddings, unless ids are given; out: after the final norm. blocks (optional):
-  // what decoded requests read; without them all.
+  // what decoded requests read; without them all. choices (optional, one a request): rows of kept that each layer fills by
+  // the request's query.
   void forward(const int64_t* ids, const int64_t* positions, const int64_t* out_slots, int tokens,
-               const Requests& requests, float* hidden_states, const Blocks* blocks = nullptr) const;
+               const Requests& requests, float* hidden_states, const Blocks* blocks = nullptr,
+               const std::vector<Choice>* choices = nullptr) const;
 };
 
 }  // namespace sge

@@ -1,6 +1,7 @@
 // Compiled once for each instruction set (see CMakeLists.txt), always without contraction: where a multiplication and an
 // addition are fused, the code says so, and so every format and every number of rows computes the same bits.
 #include "impl_attention.h"
+#include "impl_blocks.h"
 #include "impl_integer.h"
 #include "impl_products.h"
 #include "impl_rows.h"
@@ -15,6 +16,7 @@ const Kernels& table() {
   static const Kernels kernels = {
       SGE_STRING(SGE_ISA), linear, linear_integer, round_inputs, row_sums,     rms_norm,
       silu_mul,            rope,   to_bf16_row,    decode_share, extend_block,
+      summarise_keys,      score_blocks,
       tempered,            draw_row, solve_row,
   };
   return kernels;

@@ -25,8 +25,14 @@ def block_surprisal(surprisal_nats: Floats, block_tokens: int) -> Floats:
     return means
 
 
+SURPRISAL_WEIGHT = 0.3
+"""What a nat of a block's mean surprisal adds to the logarithm of the attention that it is likely to receive."""
+
+
 def contribution(settings: AttentionSettings, surprisal_nats: Floats, mass: Floats | None) -> Floats:
     """``[layers, blocks]`` by the request's policy; one layer where all are alike.
+
+    Where each step chooses by its query, this is what it adds to a block's score.
 
     Args:
         settings: of the request.
@@ -34,10 +40,11 @@ def contribution(settings: AttentionSettings, surprisal_nats: Floats, mass: Floa
         mass: ``[layers, blocks or more]`` attention that the blocks received; ``None`` where it was never measured.
     """
     blocks = len(surprisal_nats) // settings.block_tokens
-    if settings.policy == "streaming" or (settings.policy == "attention" and mass is None):
-        # Nothing but the place counts: of equals the later one is kept.
-        return np.zeros((1, blocks), dtype=np.float32)
-    if settings.policy == "attention":
-        assert mass is not None
+    if settings.policy == "surprisal":
+        return block_surprisal(surprisal_nats, settings.block_tokens)[None]
+    if settings.policy == "mixed":
+        return np.float32(SURPRISAL_WEIGHT) * block_surprisal(surprisal_nats, settings.block_tokens)[None]
+    if settings.policy == "attention" and mass is not None:
         return mass[:, :blocks]
-    return block_surprisal(surprisal_nats, settings.block_tokens)[None]
+    # Nothing but the place counts: of equals the later one is kept.
+    return np.zeros((1, blocks), dtype=np.float32)

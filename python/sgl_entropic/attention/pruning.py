@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sgl_entropic.attention.keep_ratio import keep_ratio
-from sgl_entropic.attention.selection import Floats, Selection, select, whole_blocks
+from sgl_entropic.attention.selection import (
+    Floats,
+    QueryChoice,
+    Selection,
+    choice_by_query,
+    select,
+    whole_blocks,
+)
 from sgl_entropic.attention.settings import AttentionSettings
 
 LAG_TOKENS = 2
@@ -22,13 +29,13 @@ class Reading:
     """What one decode step reads.
 
     Attributes:
-        selection: the blocks that are read; ``None`` reads all.
+        selection: the blocks that are read, or how each layer chooses them; ``None`` reads all.
         reason: ``short`` context, ``unknown`` entropy, ``spike`` or ``ratio`` of 1: dense. ``measure``: dense, and the
             attention that each block receives is wanted. ``kept``: the selection.
         rescored: whether the selection is new.
     """
 
-    selection: Selection | None
+    selection: Selection | QueryChoice | None
     reason: Reason
     rescored: bool = False
 
@@ -39,14 +46,16 @@ class Pruning:
     Attributes:
         settings: of the request.
         needs_mass: whether blocks are chosen by the attention they received.
+        by_query: whether each layer of each step chooses by its query.
         spikes: times that an entropy spike brought the whole context back.
     """
 
     def __init__(self, settings: AttentionSettings) -> None:
         self.settings = settings
-        self.needs_mass = settings.policy in ("attention", "mixed")
+        self.needs_mass = settings.policy == "attention"
+        self.by_query = settings.policy in ("quest", "mixed")
         self.spikes = 0
-        self._selection: Selection | None = None
+        self._selection: Selection | QueryChoice | None = None
         self._scored_at: int | None = None
         self._measured_at: int | None = None
         self._released = False
@@ -65,7 +74,8 @@ class Pruning:
             length: tokens of the context, the newest one (whose key and value this step writes) included.
             entropy_at: entropy in nats of an output token by its index; ``None`` is unknown. None later than
                 ``output_index - LAG_TOKENS`` is asked for.
-            contribution: gives ``[layers, blocks]`` for so many first blocks of the context.
+            contribution: gives ``[layers, blocks]`` for so many first blocks of the context; one layer where each step
+                chooses by its query.
         """
         known = output_index - LAG_TOKENS
         entropy = entropy_at(known) if known >= 0 else None
@@ -83,9 +93,15 @@ class Pruning:
             return Reading(None, "measure")
         self._scored_at, self._selection = output_index, None
         if ratio < 1.0:
-            chosen = select(contribution(whole_blocks(length, settings)), length, ratio, settings)
-            self._selection = None if chosen.kept.all() else chosen
+            self._selection = self._choose(contribution(whole_blocks(length, settings)), length, ratio)
         return Reading(self._selection, "ratio" if self._selection is None else "kept", rescored=True)
+
+    def _choose(self, contribution: Floats, length: int, ratio: float) -> Selection | QueryChoice | None:
+        if self.by_query:
+            choice = choice_by_query(contribution[0], length, ratio, self.settings)
+            return None if choice.budget == choice.blocks else choice
+        chosen = select(contribution, length, ratio, self.settings)
+        return None if chosen.kept.all() else chosen
 
     def _reads_all(self, length: int, entropy: float | None) -> Reason | None:
         settings = self.settings

@@ -37,6 +37,29 @@ class Selection:
         return float(self.kept.sum()) * block_tokens / self.kept.shape[0] + length - self.tail_start
 
 
+@dataclass(frozen=True, slots=True)
+class QueryChoice:
+    """What a request reads where each layer of each step chooses by its query.
+
+    Attributes:
+        blocks: first blocks of the context, from which is chosen; the tail behind them is read whole.
+        budget: blocks that are read.
+        sinks: first ones, always among them.
+        recent: last ones, likewise.
+        bonus: ``[blocks]`` added to the logarithm of the attention that a block is likely to receive; NaN: always read.
+    """
+
+    blocks: int
+    budget: int
+    sinks: int
+    recent: int
+    bonus: Floats
+
+    def tokens(self, length: int, block_tokens: int) -> float:
+        """Tokens that are read of ``length`` in each layer."""
+        return float(length - (self.blocks - self.budget) * block_tokens)
+
+
 def whole_blocks(length: int, settings: AttentionSettings) -> int:
     """Blocks that may be left out or kept: those before the tail, which holds the last ``recent_tokens``."""
     return max(0, length - settings.recent_tokens) // settings.block_tokens
@@ -56,6 +79,20 @@ def block_budget(length: int, ratio: float, settings: AttentionSettings) -> int:
     return min(blocks, max(wanted, sink_blocks(settings)))
 
 
+def choice_by_query(bonus: Floats, length: int, ratio: float, settings: AttentionSettings) -> QueryChoice:
+    """The shares of ``ratio`` of ``length`` tokens, for a kernel that chooses the blocks itself.
+
+    Args:
+        bonus: ``[blocks]`` as :func:`whole_blocks` says.
+        length: tokens of the context.
+        ratio: share of ``length`` to keep.
+        settings: of the request.
+    """
+    budget, sinks, recent = _shares(length, ratio, settings)
+    assert len(bonus) == whole_blocks(length, settings)
+    return QueryChoice(len(bonus), budget, sinks, recent, bonus)
+
+
 def select(contribution: Floats, length: int, ratio: float, settings: AttentionSettings) -> Selection:
     """Keep the sinks, the most recent blocks, and the blocks of largest contribution, within ``ratio`` of ``length``.
 
@@ -70,29 +107,28 @@ def select(contribution: Floats, length: int, ratio: float, settings: AttentionS
     """
     layers, blocks = contribution.shape
     assert blocks == whole_blocks(length, settings)
-    tail_start = blocks * settings.block_tokens
-    budget = block_budget(length, ratio, settings)
-    sinks = min(sink_blocks(settings), blocks)
-    kept_tokens = budget * settings.block_tokens + length - tail_start
-    recent = (
-        math.ceil(settings.recent_share * kept_tokens / settings.block_tokens)
-        - (length - tail_start) // settings.block_tokens
-    )
-    recent = min(max(recent, 0), budget - sinks)
-    score = np.where(np.isnan(contribution), np.inf, contribution).astype(np.float64)
-    score[:, :sinks] = np.inf
+    budget, sinks, recent = _shares(length, ratio, settings)
+    first_recent = blocks - recent
     kept = np.zeros((layers, blocks), dtype=np.bool_)
     kept[:, :sinks] = True
-    first_recent = blocks - recent
-    kept[:, first_recent:] = recent > 0
-    inner = score[:, sinks:first_recent]
+    kept[:, first_recent:] = True
     rest = budget - sinks - recent
     if rest > 0:
+        inner = np.where(np.isnan(contribution), np.inf, contribution)[:, sinks:first_recent]
         # Reversed, so that a stable sort puts the later of two equal blocks first.
         order = np.argsort(-inner[:, ::-1], axis=1, kind="stable")[:, :rest]
         chosen = inner.shape[1] - 1 - order
         np.put_along_axis(kept[:, sinks:first_recent], chosen, values=True, axis=1)
-    return Selection(kept, tail_start)
+    return Selection(kept, blocks * settings.block_tokens)
+
+
+def _shares(length: int, ratio: float, settings: AttentionSettings) -> tuple[int, int, int]:
+    """Blocks before the tail: to keep in all, first ones, last ones."""
+    blocks, size = whole_blocks(length, settings), settings.block_tokens
+    budget, sinks = block_budget(length, ratio, settings), min(sink_blocks(settings), blocks)
+    tail = length - blocks * size
+    recent = math.ceil(settings.recent_share * (budget * size + tail) / size) - tail // size
+    return budget, sinks, min(max(recent, 0), budget - sinks)
 
 
 def page_list(positions: Indices, page_size: int) -> tuple[Indices, int]:

@@ -14,12 +14,12 @@ batches that carry the demand are tried, and throughput that is lost is charged 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from sgl_entropic.scheduling.completion import StepCost, completion_ms
+from sgl_entropic.scheduling.completion import StepCost, completion_ms, most_saved_share
 from sgl_entropic.scheduling.cost import CostModel
 from sgl_entropic.scheduling.demand import Demand
 from sgl_entropic.scheduling.facts import RequestFacts, ServerFacts
@@ -34,6 +34,8 @@ LEAST_ROW_SHARE = 0.2
 """Where rows are a smaller share of a step than this, a smaller batch saves next to nothing: not even tried."""
 ARRIVALS_PRICE = 3.0
 """Share of mean latency that a lost share of throughput costs later arrivals at full load."""
+ROUNDING = 1e-9
+"""By how much a bound has to fail before a batch is given up on it: bounds and plays sum in another order."""
 IDLE_PLANS = 4
 """How much longer a plan that holds nobody lasts."""
 LEAST_FREE_SHARE = 0.05
@@ -116,25 +118,58 @@ class HoldPlanner:
 
     def _plan(self, running: Sequence[RequestFacts], waiting_count: int, server: ServerFacts) -> HoldPlan:
         count = len(running)
-        columns = Columns.of(running, self._belief.groups)
-        context_ms = self._cost.decode_context_token_ms * float(columns.context.mean())
-        cost = StepCost(self._cost.decode_fixed_ms, self._cost.decode_row_ms + context_ms)
-        if cost.row_ms * count < LEAST_ROW_SHARE * cost.step_ms(count):
-            return HoldPlan(server.decode_steps, count, dict.fromkeys((r.key for r in running), 0), 0.0)
+        # Whole numbers: the sum is exact.
+        context = float(sum([request.context_tokens for request in running])) / count
+        row_ms = self._cost.decode_row_ms + self._cost.decode_context_token_ms * context
+        cost = StepCost(self._cost.decode_fixed_ms, row_ms)
+        # While some are held already, half the gain is enough to go on: plans must not alternate.
         was_held = np.array([request.held_steps > 0 for request in running])
+        needed = self._settings.hold_gain * (0.5 if was_held.any() else 1.0)
+        tried = {}
+        if row_ms * count >= LEAST_ROW_SHARE * cost.step_ms(count):
+            tried = self._worth_playing(running, waiting_count, cost, needed)
+        if not tried:
+            return HoldPlan(server.decode_steps, count, dict.fromkeys((r.key for r in running), 0), 0.0)
+        columns = Columns.of(running, self._belief.groups)
         expected = self._belief.expected_many(columns)
         # Those that ran go on unless a held one is shorter by a margin, or each plan would swap equals.
         expected = np.where(was_held, expected, expected * (1.0 - self._settings.hold_hysteresis))
         order = np.lexsort((columns.arrival, expected))
-        at_once, gain = self._best(columns.take(order), waiting_count, cost)
-        # While some are held already, half the gain is enough to go on: plans must not alternate.
-        if gain < self._settings.hold_gain * (0.5 if was_held.any() else 1.0):
+        at_once, gain = self._best(columns.take(order), waiting_count, cost, tried)
+        if gain < needed:
             at_once, gain = count, 0.0
         rank = {running[index].key: place for place, index in enumerate(order.tolist())}
         return HoldPlan(server.decode_steps, at_once, rank, gain)
 
-    def _best(self, ordered: Columns, waiting_count: int, cost: StepCost) -> tuple[int, float]:
-        """Return the number at once with the largest gain over all, and that gain: at least 0, for all."""
+    def _worth_playing(
+        self, running: Sequence[RequestFacts], waiting_count: int, cost: StepCost, needed: float
+    ) -> dict[int, float]:
+        """Return the numbers at once that may save the share ``needed``, largest first, with the price of each."""
+        count = len(running)
+        load = min(1.0, self._demand.load(cost.token_ms(count)))
+        # All tokens to come may be 0 only where none is allowed, and a share of nothing is not bounded.
+        bounded = not waiting_count and any(request.most_remaining_tokens for request in running)
+        prices = {}
+        for at_once in sorted({max(1, round(share * count)) for share in SHARES} - {count}, reverse=True):
+            if not self._demand.carries(cost.token_ms(at_once)):
+                continue
+            price = ARRIVALS_PRICE * load * (cost.token_ms(at_once) / cost.token_ms(count) - 1.0)
+            most = most_saved_share(count, at_once, cost) if bounded else 1.0
+            if most - price >= needed - ROUNDING:
+                prices[at_once] = price
+        return prices
+
+    def _best(
+        self, ordered: Columns, waiting_count: int, cost: StepCost, prices: Mapping[int, float]
+    ) -> tuple[int, float]:
+        """Return the number at once with the largest gain over all, and that gain: at least 0, for all.
+
+        Args:
+            ordered: those that run, in the order in which they would go on.
+            waiting_count: how many wait.
+            cost: of a step.
+            prices: by number at once, what is charged for later arrivals, as a share of mean latency.
+        """
         count = len(ordered.arrival)
         behind = min(waiting_count, count)
         futures = np.hstack(
@@ -146,15 +181,11 @@ class HoldPlanner:
             played = [completion_ms(f, at_once, cost, running=count, weight=weight) for f in futures]
             return np.array(played)
 
-        load = min(1.0, self._demand.load(cost.token_ms(count)))
         all_ms = totals_ms(count)
         best, best_gain = count, 0.0
-        for at_once in sorted({max(1, round(share * count)) for share in SHARES} - {count}, reverse=True):
-            if not self._demand.carries(cost.token_ms(at_once)):
-                continue
+        for at_once, price in prices.items():
             gains = 1.0 - totals_ms(at_once) / np.maximum(all_ms, 1e-9)
-            lost = cost.token_ms(at_once) / cost.token_ms(count) - 1.0
-            gain = float(gains.mean() - gains.std()) - ARRIVALS_PRICE * load * lost
+            gain = float(gains.mean() - gains.std()) - price
             if gain > best_gain:
                 best, best_gain = at_once, gain
         return best, best_gain

@@ -184,7 +184,7 @@ class EntropicPolicy:
         """Take note that ``request`` begins its prefill, and that ``waiting`` (with or without it) do not yet."""
         work = self._cache.work_tokens(request.key)
         if work is None:
-            work = float(self._terms([request], server, running=False).work_tokens[0])
+            work = request.uncached_tokens + self.belief.expected(request)
         self.demand.observe_started(work - request.uncached_tokens)
         self.overtaking.observe_started(request, waiting, work)
         self.tail_wait.observe(max(0, server.token_clock - request.waits_since_tokens))

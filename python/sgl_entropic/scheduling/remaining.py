@@ -106,19 +106,18 @@ class RemainingBelief:
         follows from its arrival. Same requests, same futures.
         """
         shares = _spread_shares(requests.arrival.astype(np.uint64), count)
-        group = np.tile(self._known(requests.group), count)
-        generated = np.tile(requests.generated, count) / self._pace
-        drawn = np.ceil(self._pace * self._table.quantile(group, generated, shares.ravel()))
-        drawn = np.where(requests.ignores_eos, requests.remaining, drawn.reshape(shares.shape))
+        group = self._known(requests.group)
+        drawn = np.ceil(self._pace * self._table.quantile(group, requests.generated / self._pace, shares))
+        drawn = np.where(requests.ignores_eos, requests.remaining, drawn)
         tokens: FloatArray = np.minimum(drawn, requests.remaining)
         return tokens
 
     def typical_scenarios(self, requests: int, count: int) -> FloatArray:
         """Return ``count`` possible futures of ``requests`` of which nothing is known, [count, requests]."""
-        shares = _spread_shares(np.arange(requests, dtype=np.uint64), count).ravel()
-        anyone = np.zeros(len(shares), dtype=np.int64)
-        drawn = self._pace * self._table.quantile(anyone, np.zeros(len(shares)), shares)
-        tokens: FloatArray = np.ceil(drawn).reshape(count, requests)
+        shares = _spread_shares(np.arange(requests, dtype=np.uint64), count)
+        anyone = np.full(requests, ALL_TRAFFIC, dtype=np.int64)
+        drawn = self._pace * self._table.quantile(anyone, np.zeros(requests), shares)
+        tokens: FloatArray = np.ceil(drawn)
         return tokens
 
     def _known(self, group: IntArray) -> IntArray:

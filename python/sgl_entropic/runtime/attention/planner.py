@@ -114,7 +114,10 @@ def _withhold(req: Any, pruning: RequestPruning) -> None:
 
 
 def share_again(req: Any) -> None:
-    """Let the prefix tree have what ``req``, about to be computed from its beginning, computes exactly."""
+    """``req`` is about to be computed from its beginning, and exactly: the prefix tree may have that."""
     pruning = state_of(req).pruning if _installed is not None else None
-    if pruning is not None and pruning.marked:
+    if pruning is None:
+        return
+    if pruning.marked:
         pruning.marked = req.skip_radix_cache_insert = False
+    pruning.keys = None

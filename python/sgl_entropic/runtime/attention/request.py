@@ -38,12 +38,14 @@ class RequestPruning:
         policy: decides step by step.
         mass: ``[layers, blocks]`` attention that each block received when it was last measured, and before.
         reads: by output index; ``None`` for a token that no decode step of ours computed.
+        keys: what stands for the blocks of the request's keys, where it chooses by its query; the backend's own.
         marked: whether the request's cache has been withheld from the prefix tree.
     """
 
     policy: Pruning
     mass: NDArray[np.float32] | None = None
     reads: list[Read | None] = field(default_factory=list)
+    keys: Any = None
     marked: bool = False
 
     def note(self, output_index: int, read: Read) -> None:

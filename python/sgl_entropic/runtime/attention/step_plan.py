@@ -5,12 +5,15 @@ Made where the batch is at hand, consumed by the backend in the same call of the
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sgl_entropic.attention.pruning import Reading
+from sgl_entropic.attention.selection import QueryChoice, Selection
 from sgl_entropic.runtime.attention.request import RequestPruning
 
 Floats = NDArray[np.float32]
@@ -46,16 +49,36 @@ class StepPlan:
 
     def masks(self) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         """``kept [layers, rows, blocks]`` (one layer where all are alike) and ``tail [rows]``, 0 for rows that read all."""
-        selections = [None if reading is None else reading.selection for reading in self.readings]
-        layers = max((s.kept.shape[0] for s in selections if s is not None), default=1)
-        width = max((s.kept.shape[1] for s in selections if s is not None), default=0)
-        kept = np.zeros((layers, len(selections), width), dtype=np.uint8)
+        selections = self.selections()
+        given = [selection for selection in selections if isinstance(selection, Selection)]
+        layers = max((selection.kept.shape[0] for selection in given), default=1)
+        width = max((selection.kept.shape[1] for selection in given), default=0)
+        # A row that chooses by its query fills its own; here only its tail is said.
+        wide = max((s.blocks for s in selections if isinstance(s, QueryChoice)), default=0)
+        kept = np.zeros((layers, len(selections), max(width, wide)), dtype=np.uint8)
         tail = np.zeros(len(selections), dtype=np.int64)
         for row, selection in enumerate(selections):
-            if selection is not None:
+            if isinstance(selection, Selection):
                 kept[:, row, : selection.kept.shape[1]] = selection.kept
                 tail[row] = selection.tail_start
+            elif selection is not None:
+                tail[row] = selection.blocks * self.block_tokens
         return kept, tail
+
+    def selections(self) -> list[Selection | QueryChoice | None]:
+        """What each row reads; ``None`` is all."""
+        return [None if reading is None else reading.selection for reading in self.readings]
+
+    def choices(self, keys_of: Callable[[RequestPruning], Any]) -> list[tuple[Any, ...] | None] | None:
+        """What the compiled decoder takes of rows that choose by their query; ``None`` where there are none."""
+        found: list[tuple[Any, ...] | None] = []
+        for selection, request in zip(self.selections(), self.requests, strict=True):
+            if isinstance(selection, QueryChoice) and request is not None:
+                shares = (selection.blocks, selection.budget, selection.sinks, selection.recent)
+                found.append((keys_of(request), *shares, selection.bonus))
+            else:
+                found.append(None)
+        return found if any(found) else None
 
     def deliver(self) -> None:
         """Hand the measured mass to the requests that wanted it."""

@@ -12,6 +12,7 @@ from sglang.srt.layers.attention.torch_native_backend import TorchNativeAttnBack
 from sglang.srt.layers.radix_attention import AttentionType
 from sglang.srt.mem_cache.memory_pool import KVWriteLoc
 
+from sgl_entropic.runtime.attention.request import RequestPruning
 from sgl_entropic.runtime.attention.step_plan import StepPlan, current
 from sgl_entropic.runtime.cpu.kv_pool import LazyKVPool
 from sgl_entropic_kernels.native import library
@@ -37,14 +38,22 @@ class PageLists:
     longest: int
     plan: StepPlan | None = None
 
-    def blocks(self, layers: int) -> dict[str, Any]:
+    def blocks(self, layers: int, kv_heads: int, head_dim: int) -> dict[str, Any]:
         """What the compiled decoder takes in addition, its buffer for the measured mass included."""
+
+        def keys_of(request: RequestPruning) -> Any:
+            if request.keys is None:
+                bounds = request.policy.settings.policy == "quest"
+                request.keys = library().BlockKeys(layers, kv_heads, head_dim, bounds)
+            return request.keys
+
         plan = self.plan
         if plan is None:
             return {}
         arguments: dict[str, Any] = {"block_tokens": plan.block_tokens}
         if plan.prunes:
             arguments["kept"], arguments["tail"] = plan.masks()
+            arguments["choices"] = plan.choices(keys_of)
         if plan.measures:
             plan.mass = np.zeros((layers, len(plan.lengths), -(-self.longest // plan.block_tokens)), np.float32)
             arguments["mass"] = plan.mass

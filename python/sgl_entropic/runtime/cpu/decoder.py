@@ -42,6 +42,8 @@ class FusedDecoder:
         self._body = model.model
         self._modules_forward: Callable[..., Any] = self._body.forward
         self._positions = self._body.layers[0].self_attn.rotary_emb.cos_sin_cache.shape[0]
+        attention = self._body.layers[0].self_attn
+        self._kv_heads, self._head_dim = attention.num_kv_heads, attention.head_dim
         self._attached = False
         self.fused_steps = 0
         self.fused_tokens = 0
@@ -92,7 +94,7 @@ class FusedDecoder:
             lists.kv_indices,
             lists.q_indptr,
             hidden,
-            **lists.blocks(len(self._body.layers)),
+            **lists.blocks(len(self._body.layers), self._kv_heads, self._head_dim),
         )
         self.fused_steps += 1
         self.fused_tokens += input_ids.shape[0]

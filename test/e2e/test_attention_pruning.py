@@ -1,0 +1,275 @@
+"""Decode steps that leave blocks out, on the real server: against transformers with the same blocks hidden, and what must not change."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import numpy as np
+import openai
+import pytest
+import torch
+
+from sgl_entropic.attention.contribution import contribution
+from sgl_entropic.attention.selection import select, whole_blocks
+from sgl_entropic.attention.settings import AttentionSettings
+from sgl_entropic.testing.servers import Server, entropic_server
+
+pytestmark = pytest.mark.e2e
+
+TIMEOUT_S = 600.0
+INTERVAL = 8
+SETTINGS = AttentionSettings(min_keep_ratio=0.4, max_keep_ratio=0.4, recent_tokens=32, score_interval_steps=INTERVAL)
+FLAGS = (
+    "--entropic-attention", "on", "--entropic-weights", "float32", "--entropic-attention-min-context-tokens", "256",
+    "--entropic-attention-recent-tokens", "32", "--entropic-attention-score-interval-steps", str(INTERVAL),
+    "--chunked-prefill-size", "192", "--max-total-tokens", "6000",
+)  # fmt: skip
+FIXED = {"min_keep_ratio": 0.4, "max_keep_ratio": 0.4}
+WORDS = ("cat", "dog", "tree", "house", "river", "stone", "blue", "red", "old", "king", "road", "sea", "lamp", "fish")
+
+
+@pytest.fixture(scope="module")
+def pruned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Pruning from 256 tokens on, prompts in chunks, a pool that is soon full, retraction by force."""
+    log = tmp_path_factory.mktemp("pruned") / "server.log"
+    env = {
+        "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_IDLE": "1",
+        "SGLANG_TEST_RETRACT": "1",
+        "SGLANG_TEST_RETRACT_INTERVAL": "100000",
+    }
+    with entropic_server(log, *FLAGS, env=env) as running:
+        yield running
+        assert running.alive(), running.log_tail()
+
+
+def prompt(index: int, words: int = 360) -> str:
+    chosen = " ".join(WORDS[(index * 7 + at * at + at * at // 5) % len(WORDS)] for at in range(words))
+    return f"Story {index}: {chosen}. Once upon a time"
+
+
+def ask(
+    server: Server, text: Any, tokens: int = 40, *, entropic: dict[str, Any] | None = None, **more: Any
+) -> Any:
+    top = {name: more.pop(name) for name in ("rid", "stream") if name in more}
+    sampling = {
+        "temperature": 0.0,
+        "max_new_tokens": tokens,
+        "ignore_eos": True,
+        "custom_params": {"entropic": entropic or {}},
+        **more,
+    }
+    field = "text" if isinstance(text, str) else "input_ids"
+    body = {field: text, "sampling_params": sampling, "return_entropy": True, **top}
+    response = httpx.post(server.url + "/generate", json=body, timeout=TIMEOUT_S)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def slots_left_over(server: Server) -> int:
+    """KV slots in use once the cache is flushed at idle."""
+    deadline = time.monotonic() + 60
+    while httpx.post(server.url + "/flush_cache", timeout=TIMEOUT_S).status_code != 200:
+        assert time.monotonic() < deadline, "the server does not become idle"
+        time.sleep(0.2)
+    loads = httpx.get(server.url + "/v1/loads", timeout=TIMEOUT_S).json()["loads"]
+    return int(loads[0]["num_used_tokens"])
+
+
+def hidden_by(surprisal: list[float | None], policy: str, prompt_tokens: int, outputs: int) -> list[set[int]]:
+    """Positions that the step of each output token from the first decoded one on may see, by the pure rule."""
+    known = np.array([np.nan if value is None else value for value in surprisal], dtype=np.float32)
+    visible: list[set[int]] = []
+    chosen = None
+    for n in range(1, outputs):
+        length = prompt_tokens + n
+        if n >= 2 and (n - 2) % INTERVAL == 0:
+            blocks = whole_blocks(length, SETTINGS)
+            settings = AttentionSettings(policy=policy, recent_tokens=32)  # type: ignore[arg-type]
+            scores = contribution(settings, known[: blocks * 16], None)
+            chosen = select(scores, length, 0.4, SETTINGS)
+        visible.append(set(range(length)) if chosen is None else set(chosen.positions(length, 16).tolist()))
+    return visible
+
+
+@torch.inference_mode()
+def entropies_with_blocks_hidden(model: Any, ids: list[int], prompt_tokens: int, visible: list[set[int]]) -> list[float]:
+    """Entropy after each of these steps in transformers, keys and values of hidden positions masked out."""
+    cache = model(torch.tensor([ids[:prompt_tokens]]), use_cache=True).past_key_values
+    found = []
+    for n, seen in enumerate(visible, 1):
+        length = prompt_tokens + n
+        mask = torch.full((1, 1, 1, length), torch.finfo(torch.float32).min)
+        mask[..., sorted(seen)] = 0.0
+        out = model(
+            torch.tensor([[ids[length - 1]]]),
+            past_key_values=cache,
+            attention_mask=mask,
+            position_ids=torch.tensor([[length - 1]]),
+            use_cache=True,
+        )
+        log_p = torch.log_softmax(out.logits[0, -1].double(), -1)
+        found.append(float(-(log_p.exp() * log_p).sum()))
+    return found
+
+
+@pytest.mark.parametrize("policy", ["surprisal", "streaming"])
+def test_it_is_transformers_with_the_same_blocks_hidden(pruned: Server, oracle: Any, policy: str) -> None:
+    """Every step's entropy, 33 steps in all, five choices of blocks."""
+    ids = oracle.tokenizer.encode(prompt(1))
+    answer = ask(
+        pruned, ids, 34, entropic={**FIXED, "attention_policy": policy, "return_prompt_surprisal": True}
+    )
+    found = answer["meta_info"]["entropic"]
+    report = found["attention"]
+    assert report["policy"] == policy
+    assert report["pruned_steps"] == 32
+    assert report["decode_steps"] == 33
+    surprisal = found["prompt_surprisal_nats"] + found["surprisal_nats"]
+    visible = hidden_by(surprisal, policy, len(ids), 34)
+    expected = entropies_with_blocks_hidden(oracle._model, ids + answer["output_ids"], len(ids), visible)
+    assert found["entropy_nats"][1:] == pytest.approx(expected, abs=5e-3)
+    read = [len(seen) / (len(ids) + n) for n, seen in enumerate(visible, 1)]
+    assert found["keep_ratio"][0] is None
+    assert found["keep_ratio"][1:] == pytest.approx(read, abs=1e-5)
+    # And it makes a difference: with all blocks in sight the entropies are others.
+    whole = entropies_with_blocks_hidden(
+        oracle._model, ids + answer["output_ids"], len(ids), [set(range(len(ids) + n)) for n in range(1, 34)]
+    )
+    assert max(abs(a - b) for a, b in zip(expected, whole, strict=True)) > 0.05
+
+
+def test_what_reads_all_is_as_without(pruned: Server, server: Server) -> None:
+    """Switched off by the request, a share of 1, and contexts below the minimum: the tokens of a server without it."""
+    long, short = prompt(2), prompt(3, 60)
+    plain = {text: ask(server, text)["output_ids"] for text in (long, short)}
+    assert ask(pruned, long, entropic={"attention_pruning": False})["output_ids"] == plain[long]
+    assert ask(pruned, long, entropic={"min_keep_ratio": 1, "max_keep_ratio": 1})["output_ids"] == plain[long]
+    answer = ask(pruned, short, entropic=FIXED)
+    assert answer["output_ids"] == plain[short]
+    assert answer["meta_info"]["entropic"]["attention"]["pruned_steps"] == 0
+    assert answer["meta_info"]["entropic"]["attention"]["keep_ratio"] == 1.0
+
+
+def test_counters_say_what_was_read(pruned: Server, counters: Callable[[Server], dict[str, int]]) -> None:
+    before = counters(pruned)
+    found = ask(pruned, prompt(4), 30, entropic=FIXED)["meta_info"]["entropic"]
+    after = counters(pruned)
+    acted = {name: after[name] - before[name] for name in after}
+    assert acted["pruned_rows"] == found["attention"]["pruned_steps"] == 28
+    assert acted["rescored_contexts"] == 4
+    assert acted["read_tokens"] / acted["context_tokens"] == pytest.approx(
+        found["attention"]["keep_ratio"], abs=1e-3
+    )
+    assert 0.38 < found["attention"]["keep_ratio"] < 0.46
+
+
+def test_the_share_follows_the_entropy(pruned: Server) -> None:
+    """``r = r_min + (1 - r_min) max(H, H_floor) / ln V`` of the mean over the interval before, never below it."""
+    answer = ask(pruned, prompt(5), 40, entropic={"min_keep_ratio": 0.3})
+    found = answer["meta_info"]["entropic"]
+    length = answer["meta_info"]["prompt_tokens"]
+    for n in (10, 18, 26, 34):
+        known = found["entropy_nats"][max(0, n - 1 - INTERVAL) : n - 1]
+        wanted = 0.3 + 0.7 * max(sum(known) / len(known), 0.5) / np.log(49152)
+        assert 0 <= found["keep_ratio"][n] - wanted <= 17 / (length + n)
+
+
+@pytest.mark.parametrize("policy", ["surprisal", "streaming", "attention", "quest", "mixed"])
+def test_a_request_has_the_same_text_alone_and_among_others(pruned: Server, policy: str) -> None:
+    """Others of every policy, dense ones and short ones in the same steps; prompts in chunks."""
+    own = {**FIXED, "attention_policy": policy}
+    alone = ask(pruned, prompt(6), 48, entropic=own)
+
+    def one(index: int) -> Any:
+        if index == 3:
+            return ask(pruned, prompt(6), 48, entropic=own)
+        other = ("surprisal", "streaming", "attention", "mixed")[index % 4]
+        return ask(
+            pruned,
+            prompt(20 + index, 40 if index % 3 == 0 else 200 + 10 * index),
+            30,
+            entropic={"attention_pruning": False} if index % 5 == 0 else {"attention_policy": other},
+        )
+
+    with ThreadPoolExecutor(6) as pool:
+        crowd = list(pool.map(one, range(6)))
+    assert crowd[3]["output_ids"] == alone["output_ids"]
+    assert (
+        crowd[3]["meta_info"]["entropic"]["attention"]["keep_ratio"]
+        == alone["meta_info"]["entropic"]["attention"]["keep_ratio"]
+    )
+    assert slots_left_over(pruned) == 0
+
+
+def test_other_requests_get_exact_keys_only(pruned: Server) -> None:
+    """What a pruned request generated is not in the prefix cache for others; its prompt is."""
+    text = prompt(8)
+    first = ask(pruned, text, 40, entropic=FIXED)
+    ids = first["meta_info"]["prompt_tokens"]
+    again = ask(pruned, text + first["text"] + " and", 4, entropic={"attention_pruning": False})
+    assert ids - 8 <= again["meta_info"]["cached_tokens"] <= ids
+    dense = ask(pruned, prompt(9), 40, entropic={"attention_pruning": False})
+    more = ask(pruned, prompt(9) + dense["text"] + " and", 4, entropic={"attention_pruning": False})
+    assert more["meta_info"]["cached_tokens"] > dense["meta_info"]["prompt_tokens"] + 20
+
+
+def test_everything_at_once_leaks_nothing(pruned: Server) -> None:
+    """``n`` above 1, a grammar, a client that leaves, an abort, more than fits into memory; no slot is left over."""
+    schema = json.dumps({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]})
+
+    def one(index: int) -> None:
+        text = prompt(40 + index, 150 + 25 * index)
+        if index % 5 == 0:
+            answers = ask(pruned, text, 24, temperature=0.8, n=2)
+            assert all(a["meta_info"]["completion_tokens"] == 24 for a in answers)
+        elif index % 5 == 1:
+            answer = ask(pruned, text, 64, json_schema=schema, ignore_eos=False)
+            if answer["meta_info"]["finish_reason"]["type"] == "stop":
+                assert isinstance(json.loads(answer["text"])["a"], int)
+        elif index % 5 == 2:
+            body = {"text": text, "sampling_params": {"max_new_tokens": 300, "ignore_eos": True}, "stream": True}
+            with httpx.stream("POST", pruned.url + "/generate", json=body, timeout=TIMEOUT_S) as response:
+                next(response.iter_lines())
+        else:
+            assert ask(pruned, text, 60)["meta_info"]["completion_tokens"] == 60
+
+    with ThreadPoolExecutor(12) as pool:
+        list(pool.map(one, range(20)))
+    assert slots_left_over(pruned) == 0
+
+
+@pytest.mark.parametrize(
+    ("entropic", "said"),
+    [
+        ({"min_keep_ratio": 0}, "from 0.01 to 1"),
+        ({"max_keep_ratio": 2}, "from 0.01 to 1"),
+        ({"min_keep_ratio": 0.5, "max_keep_ratio": 0.4}, "below min_keep_ratio"),
+        ({"attention_policy": "h2o"}, "surprisal or streaming or attention or quest or mixed"),
+        ({"attention_pruning": "yes"}, "true or false"),
+        ({"attention_pruning": False, "min_keep_ratio": 0.5}, "attention_pruning is false"),
+    ],
+)
+def test_bad_parameters_are_refused_on_every_route(pruned: Server, entropic: Any, said: str) -> None:
+    body = {"text": "x", "sampling_params": {"custom_params": {"entropic": entropic}}}
+    response = httpx.post(pruned.url + "/generate", json=body, timeout=TIMEOUT_S)
+    assert response.status_code == 400
+    assert said in response.text
+    client = openai.OpenAI(base_url=pruned.url + "/v1", api_key="none", timeout=TIMEOUT_S)
+    with pytest.raises(openai.BadRequestError, match=said):
+        client.chat.completions.create(
+            model="default",
+            messages=[{"role": "user", "content": "x"}],
+            extra_body={"custom_params": {"entropic": entropic}},
+        )
+
+
+def test_asking_without_the_flag_is_refused(server: Server) -> None:
+    body = {"text": "x", "sampling_params": {"custom_params": {"entropic": {"attention_pruning": True}}}}
+    response = httpx.post(server.url + "/generate", json=body, timeout=TIMEOUT_S)
+    assert response.status_code == 400
+    assert "--entropic-attention on" in response.text
