@@ -83,16 +83,23 @@ class Run:
         prompts: where text comes from.
         folder: for files of the load generator.
         after_round: called when a round is complete.
+        after_workload: called with arm, workload and round when one was measured, the arm being awake.
     """
 
     def __init__(
-        self, plan: Plan, prompts: Prompts, folder: Path, after_round: Callable[[], None] = lambda: None
+        self,
+        plan: Plan,
+        prompts: Prompts,
+        folder: Path,
+        after_round: Callable[[], None] = lambda: None,
+        after_workload: Callable[[str, str, int], None] = lambda *_: None,
     ) -> None:
         self.plan = plan
         self.findings = Findings()
         self._prompts = prompts
         self._folder = folder
         self._after_round = after_round
+        self._after_workload = after_workload
         starts = [("start", arm.name) for arm in plan.arms for _ in range(plan.starts)]
         rounds = [
             (index >= 0, visit.arm.name, workload.name)
@@ -169,6 +176,7 @@ class Run:
             found = self._figures(arm, workload, index)
             if not arm.server.alive():
                 raise LoadError("the server has ended or no longer answers")
+        self._after_workload(arm.name, workload.name, index)
         rate = found.get(workload.figure)
         if not warming:
             sample = {"round": index, "arm": arm.name, "workload": workload.name, "figure": workload.figure}

@@ -181,6 +181,8 @@ def catalogue(sizes: Sizes) -> dict[str, Workload]:
         _plain("ctx2k_4_clients", 4, 2000, sizes.context_output_tokens, DECODE),
         _prefill("prefill2k", 2, 2000),
         _plain("ctx4k_4_clients", 4, 4000, sizes.context_output_tokens, DECODE),
+        _plain("ctx2k_8_clients", 8, 2000, sizes.context_output_tokens, DECODE),
+        _plain("ctx6k_8_clients", 8, 6000, sizes.context_output_tokens, DECODE),
         _shared_prefix("shared_prefix", 2, 4, 512, 64, 64),
         _chat("chat", 4, 3, 48, 48),
         _structured("structured", 4, 160),

@@ -278,25 +278,32 @@ class Decoder:
         step: Step,
         k_caches: list[NDArray[Any]],
         v_caches: list[NDArray[Any]],
+        read: list[Step] | None = None,
+        received: list[Floats] | None = None,
     ) -> Floats:
         """Hidden states after the final norm [tokens, hidden]; writes the caches of all layers.
 
-        ``hidden_or_ids``: token numbers [tokens], or embeddings [tokens, hidden].
+        ``hidden_or_ids``: token numbers [tokens], or embeddings [tokens, hidden]. ``read``: what the requests read in
+        each layer, where that differs from layer to layer. ``received`` is extended, for each layer, by the attention
+        that each of the listed slots received, meant over the heads and summed over the queries.
         """
         ids = np.issubdtype(hidden_or_ids.dtype, np.integer)
         x = f64(self.embedding[hidden_or_ids] if ids else hidden_or_ids)
-        for layer, k_cache, v_cache in zip(self.layers, k_caches, v_caches, strict=True):
+        steps = read if read is not None else [step] * len(self.layers)
+        for layer, seen, k_cache, v_cache in zip(self.layers, steps, k_caches, v_caches, strict=True):
             normed, _ = rms_norm(x, layer.input_norm, self.eps)
-            attended = self._attend(layer, normed, step, k_cache, v_cache)
-            x = x + linear(attended, layer.o, layer.o_bias)
+            attended = self._attend(layer, normed, seen, k_cache, v_cache)
+            if received is not None:
+                received.append(attended.page_mass)
+            x = x + linear(attended.out.reshape(len(x), -1), layer.o, layer.o_bias)
             normed, _ = rms_norm(x, layer.post_norm, self.eps)
             x = x + linear(silu_mul(linear(normed, layer.gate_up)), layer.down)
         return rms_norm(x, self.final_norm, self.eps)[0]
 
     def _attend(
         self, layer: Layer, normed: Floats, step: Step, k_cache: NDArray[Any], v_cache: NDArray[Any]
-    ) -> Floats:
-        """Attention of one layer [tokens, q_heads head_dim], without its output product."""
+    ) -> AttentionReference:
+        """Attention of one layer, without its output product."""
         tokens = len(normed)
         heads = linear(normed, layer.qkv, layer.qkv_bias).reshape(
             tokens, self.q_heads + 2 * self.kv_heads, self.head_dim
@@ -309,6 +316,4 @@ class Decoder:
         write_cache(v_cache, step.out_slots, v)
         # Slots are pages of one token.
         pages = Pages(step.kv_indptr, step.kv_slots, np.ones(len(step.kv_indptr) - 1, np.int64), 1)
-        return paged_attention(q, k_cache, v_cache, pages, self.scoring, step.q_indptr).out.reshape(
-            tokens, -1
-        )
+        return paged_attention(q, k_cache, v_cache, pages, self.scoring, step.q_indptr)

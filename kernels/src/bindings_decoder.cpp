@@ -133,7 +133,6 @@ sge::Blocks blocks_of(const sge::Decoder& self, const sge::Requests& step, int b
       // The last token's block, and not a product, which could overflow.
       require((step.first[r + 1] - step.first[r] - 1) / block_tokens < blocks.mass_width, "mass has too few blocks");
     }
-    std::fill(mass->data(), mass->data() + mass->size(), 0.0f);
   }
   return blocks;
 }
@@ -229,9 +228,39 @@ void forward(const sge::Decoder& self, const std::optional<Indices>& ids, const 
   Claims claims;
   std::vector<sge::Choice> rows;
   if (choices) rows = choices_of(self, step, *choices, blocks, claims);
+  // Nothing is refused from here on, so nothing was written by a call that is.
+  if (mass) std::fill(mass->data(), mass->data() + mass->size(), 0.0f);
   Unlocked unlocked;
   self.forward(ids ? tokens_in.data() : nullptr, at.data(), to.data(), count, step, hidden_states.data(),
                chosen ? &blocks : nullptr, choices ? &rows : nullptr);
+}
+
+// One layer's choice of one request, for a model that runs module by module; true in kept [blocks] is read.
+void choose_blocks(const ChoiceRow& choice, int layer, const Matrix& q, const CacheArray& k_cache, const Indices& slots,
+                   int block_tokens, double scale, double logit_cap, const Array<uint8_t, nb::ndim<1>>& kept) {
+  const auto& [keys, count, budget, sinks, recent, bonus] = choice;
+  const sge::KvCache kv = cache_of(k_cache, k_cache);
+  const int q_heads = check_heads(q.shape(0), kv);
+  require(keys != nullptr, "a choice needs keys");
+  require(keys->kv_heads() == kv.kv_heads && keys->head_dim() == kv.head_dim && q.shape(1) == static_cast<size_t>(kv.head_dim),
+          "the keys of a choice must be of the cache's kv_heads and head_dim");
+  require(layer >= 0 && layer < keys->layers(), "layer must be one of those of the keys");
+  require(block_tokens > 0 && count > 0 && static_cast<size_t>(count) <= slots.shape(0) / static_cast<size_t>(block_tokens),
+          "slots must hold the blocks of the choice");
+  require(sinks >= 0 && recent >= 0 && int64_t{sinks} + recent <= budget && budget <= count,
+          "accepted: sinks + recent <= budget <= blocks");
+  require_memory(q, bonus, kept);
+  require(bonus.shape(0) == static_cast<size_t>(count) && kept.shape(0) == static_cast<size_t>(count),
+          "bonus and kept must be [blocks]");
+  require_finite(scale, "scale");
+  require(std::isfinite(logit_cap) && logit_cap >= 0, "logit_cap must be finite and at least 0 (0: none)");
+  const auto at = in_range(slots, static_cast<int64_t>(k_cache.shape(0)), "slots");
+  const sge::Choice one{keys, count, budget, sinks, recent, {bonus.data(), bonus.data() + count}};
+  Claims claims;
+  claims.add(keys);
+  Unlocked unlocked;
+  const uint16_t* summaries = keys->upto(layer, count, kv, at.data(), block_tokens);
+  sge::choose(one, q.data(), {q_heads, static_cast<float>(scale), static_cast<float>(logit_cap), -1}, summaries, kept.data());
 }
 
 }  // namespace
@@ -249,6 +278,8 @@ void add_decoder(nb::module_& m) {
            "kv_indptr"_a.noconvert(), "kv_slots"_a.noconvert(), "q_indptr"_a.noconvert(), "hidden_states"_a.noconvert(),
            "block_tokens"_a = 0, "kept"_a.noconvert() = nb::none(), "tail"_a.noconvert() = nb::none(),
            "mass"_a.noconvert() = nb::none(), "choices"_a = nb::none());
+  m.def("choose_blocks", &choose_blocks, "choice"_a, "layer"_a, "q"_a.noconvert(), "k_cache"_a.noconvert(),
+        "slots"_a.noconvert(), "block_tokens"_a, "scale"_a, "logit_cap"_a, "kept"_a.noconvert());
   nb::class_<sge::BlockKeys>(m, "BlockKeys")
       .def("__init__", &init_block_keys, "layers"_a, "kv_heads"_a, "head_dim"_a, "bounds"_a)
       .def("reset", &sge::BlockKeys::reset)

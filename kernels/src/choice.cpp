@@ -7,7 +7,7 @@
 namespace sge {
 
 BlockKeys::BlockKeys(int layers, int kv_heads, int head_dim, BlockKind kind)
-    : kv_heads_(kv_heads), head_dim_(head_dim), kind_(kind), of_layer_(static_cast<size_t>(layers)) {}
+    : kv_heads_(kv_heads), head_dim_(head_dim), kind_(kind), ready_(static_cast<size_t>(layers)), of_layer_(static_cast<size_t>(layers)) {}
 
 size_t BlockKeys::bytes() const {
   size_t total = 0;
@@ -19,10 +19,12 @@ const uint16_t* BlockKeys::upto(int layer, int blocks, const KvCache& kv, const 
   std::vector<uint16_t>& keys = of_layer_[static_cast<size_t>(layer)];
   const size_t size = static_cast<size_t>(kv_heads_) * head_dim_ * (kind_ == BlockKind::kBounds ? 2 : 1);
   if (keys.size() < size * static_cast<size_t>(blocks)) keys.resize(size * static_cast<size_t>(blocks));
-  for (int b = ready_; b < blocks; ++b) {
+  int& ready = ready_[static_cast<size_t>(layer)];
+  for (int b = ready; b < blocks; ++b) {
     const int64_t* of_block = slots + static_cast<int64_t>(b) * block_tokens;
     kernels().summarise_keys(kv, of_block, block_tokens, kind_, keys.data() + size * static_cast<size_t>(b));
   }
+  ready = std::max(ready, blocks);
   return keys.data();
 }
 

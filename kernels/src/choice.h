@@ -22,16 +22,14 @@ class BlockKeys {
   int layers() const { return static_cast<int>(of_layer_.size()); }
   int kv_heads() const { return kv_heads_; }
   int head_dim() const { return head_dim_; }
-  int ready() const { return ready_; }
+  // Blocks that are there in all layers.
+  int ready() const { return *std::min_element(ready_.begin(), ready_.end()); }
   size_t bytes() const;
   // Forgets all: the request's keys have been computed anew.
-  void reset() { ready_ = 0; }
+  void reset() { std::fill(ready_.begin(), ready_.end(), 0); }
 
   // Of one layer, for the first `blocks` blocks of the request's slots.
   const uint16_t* upto(int layer, int blocks, const KvCache& kv, const int64_t* slots, int block_tokens);
-  // All layers have so many.
-  void finish(int blocks) { ready_ = std::max(ready_, blocks); }
-
   // One step at a time uses them.
   bool claim() { return !claimed_.exchange(true); }
   void release() { claimed_.store(false); }
@@ -40,7 +38,7 @@ class BlockKeys {
   std::atomic<bool> claimed_{false};
   int kv_heads_, head_dim_;
   BlockKind kind_;
-  int ready_ = 0;
+  std::vector<int> ready_;  // by layer
   std::vector<std::vector<uint16_t>> of_layer_;
 };
 

@@ -67,11 +67,6 @@ void Decoder::forward(const int64_t* ids, const int64_t* positions, const int64_
     silu_mul(wide, tokens, intermediate, narrow, inner_ld);
     linear(narrow, inner_ld, tokens, *layer.down, nullptr, true, x, hidden);
   }
-  if (choices) {
-    for (const Choice& choice : *choices) {
-      if (choice.keys) choice.keys->finish(choice.blocks);
-    }
-  }
   rms_norm(x, nullptr, final_norm.data(), eps, tokens, hidden, x);
 }
 

@@ -318,18 +318,77 @@ void check_rope(Random& random) {
   }
 }
 
-// A step of a decoder: tokens in one batch give what each request gives alone, bit for bit.
+// What decoded requests of these lengths leave out, in a decoder of two layers; mass for `more` blocks than there are.
+struct Choice {
+  sge::Blocks blocks;
+  Floats mass;
+
+  Choice(Random& random, const sge::Requests& step) {
+    const int count = step.count(), more = random.between(0, 2);
+    int64_t longest = 0;
+    for (int r = 0; r < count; ++r) longest = std::max(longest, step.first[r + 1] - step.first[r]);
+    blocks.block_tokens = random.between(0, 9) == 0 ? 0x7fffffff : random.between(1, 40);
+    if (random.between(0, 3) != 0) {
+      for (int r = 0; r < count; ++r) {
+        const int64_t length = step.first[r + 1] - step.first[r];
+        const int last = static_cast<int>((length - 1) / blocks.block_tokens);
+        blocks.tail.push_back(random.coin() ? 0 : int64_t{random.between(0, last)} * blocks.block_tokens);
+        blocks.width = std::max(blocks.width, blocks.tail.back() / blocks.block_tokens);
+      }
+      blocks.layers = random.between(1, 2), blocks.width += more;
+      for (int64_t i = 0; i < blocks.layers * count * blocks.width; ++i) blocks.kept.push_back(random.coin());
+    }
+    if (blocks.kept.empty() || random.coin()) {
+      blocks.mass_width = (longest - 1) / blocks.block_tokens + 1 + more;
+      mass.assign(static_cast<size_t>(2 * count * blocks.mass_width), 0.0f);
+      blocks.mass = mass.data();
+    }
+  }
+  // A copy would give its attention to this one.
+  Choice(const Choice&) = delete;
+  Choice& operator=(const Choice&) = delete;
+
+  bool reads_all(int request) const { return blocks.kept.empty() || blocks.tail[request] == 0; }
+  // The part of one request of `count`; `to` is its mass.
+  sge::Blocks only(int request, int count, Floats& to) const {
+    sge::Blocks one = blocks;
+    one.kept.clear(), one.tail.clear();
+    for (int layer = 0; !blocks.kept.empty() && layer < blocks.layers; ++layer) {
+      const auto begin = blocks.kept.begin() + (static_cast<int64_t>(layer) * count + request) * blocks.width;
+      one.kept.insert(one.kept.end(), begin, begin + blocks.width);
+    }
+    if (!blocks.tail.empty()) one.tail.push_back(blocks.tail[request]);
+    to.assign(static_cast<size_t>(2 * blocks.mass_width), 0.0f);
+    if (blocks.mass) one.mass = to.data();
+    return one;
+  }
+  // Each request's is its own, and all of its attention, or none.
+  void expect_mass(int request, int count, const Floats& alone) const {
+    for (int layer = 0; blocks.mass && layer < 2; ++layer) {
+      const size_t width = static_cast<size_t>(blocks.mass_width);
+      const float *own = alone.data() + layer * width, *row = mass.data() + (static_cast<size_t>(layer) * count + request) * width;
+      expect(std::memcmp(own, row, sizeof(float) * width) == 0, "blocks receive something else in a batch");
+      double total = 0;
+      for (size_t b = 0; b < width; ++b) total += row[b];
+      expect(reads_all(request) ? near(total, 1.0, 0.0) : total == 0.0, "the mass of blocks");
+    }
+  }
+};
+
+// A step of a decoder: tokens in one batch give what each request gives alone, bit for bit, whatever each of them reads;
+// and what is left out of all layers is as if it were not there.
 void check_decoder(Random& random) {
   const int d = 16, kv_heads = 2, q_heads = 4, hidden = 32 * random.between(1, 3), intermediate = 32 * random.between(1, 4);
   const bool integer = random.coin();
   sge::Decoder decoder;
   decoder.hidden = hidden, decoder.q_heads = q_heads, decoder.kv_heads = kv_heads, decoder.head_dim = d;
   decoder.intermediate = intermediate, decoder.eps = decoder.head_eps = 1e-6f, decoder.scale = 0.25f;
-  decoder.rope_table = random.normals(50 * 16), decoder.rotary_dim = 16, decoder.neox = random.coin();
+  const int room = 800;
+  decoder.rope_table = random.normals(400 * 16), decoder.rotary_dim = 16, decoder.neox = random.coin();
   decoder.final_norm = random.normals(hidden), decoder.embedding = packed(random, 70, hidden, false).weight;
   std::vector<std::unique_ptr<Cache>> caches;
   for (int i = 0; i < 2; ++i) {
-    caches.push_back(std::make_unique<Cache>(random, 200, kv_heads, d));
+    caches.push_back(std::make_unique<Cache>(random, room, kv_heads, d));
     sge::Layer layer;
     layer.qkv = packed(random, (q_heads + 2 * kv_heads) * d, hidden, integer).weight;
     layer.o = packed(random, hidden, q_heads * d, integer).weight;
@@ -340,28 +399,41 @@ void check_decoder(Random& random) {
     layer.kv = caches.back()->view();
     decoder.layers.push_back(std::move(layer));
   }
-  decoder.cache_slots = 200;
-  const int count = random.between(1, 20);
+  decoder.cache_slots = room;
+  const bool long_ones = random.between(0, 3) == 0;
+  const int count = long_ones ? 2 : random.between(1, 20);
   sge::Requests step;
   step.first.assign(1, 0), step.query.assign(1, 0);
-  std::vector<int64_t> slots(200), ids, positions, own;
+  std::vector<int64_t> slots(room), ids, positions, own;
   for (size_t i = 0; i < slots.size(); ++i) slots[i] = static_cast<int64_t>(i);
   random.shuffle(slots);
   for (int r = 0; r < count; ++r) {
-    const int length = random.between(1, 9);
+    const int length = random.between(1, long_ones ? 400 : 39);
     step.first.push_back(step.first.back() + length), step.query.push_back(r + 1);
     ids.push_back(random.between(0, 69)), positions.push_back(length - 1);
     own.push_back(slots[static_cast<size_t>(step.first.back()) - 1]);
   }
   step.slots = slots.data();
   Floats every(static_cast<size_t>(count) * hidden), alone(hidden);
-  decoder.forward(ids.data(), positions.data(), own.data(), count, step, every.data());
+  const Choice choice(random, step);
+  const bool chosen = choice.blocks.mass || !choice.blocks.kept.empty();
+  decoder.forward(ids.data(), positions.data(), own.data(), count, step, every.data(), chosen ? &choice.blocks : nullptr);
+  if (!choice.blocks.kept.empty() && choice.blocks.layers == 1) {
+    std::vector<int64_t> left;
+    const sge::Requests seen = sge::visible(step, choice.blocks, 0, left);
+    Floats shorter(every.size());
+    decoder.forward(ids.data(), positions.data(), own.data(), count, seen, shorter.data());
+    expect(std::memcmp(shorter.data(), every.data(), sizeof(float) * every.size()) == 0, "blocks that are left out");
+  }
   for (int r = 0; r < count; ++r) {
+    Floats alone_mass;
+    const sge::Blocks only = choice.only(r, count, alone_mass);
     sge::Requests one;
     one.first = {0, step.first[r + 1] - step.first[r]}, one.query = {0, 1}, one.slots = slots.data() + step.first[r];
-    decoder.forward(ids.data() + r, positions.data() + r, own.data() + r, 1, one, alone.data());
+    decoder.forward(ids.data() + r, positions.data() + r, own.data() + r, 1, one, alone.data(), chosen ? &only : nullptr);
     expect(std::memcmp(alone.data(), every.data() + static_cast<size_t>(r) * hidden, sizeof(float) * hidden) == 0,
            "a request decodes to other bits in a batch");
+    choice.expect_mass(r, count, alone_mass);
   }
 }
 

@@ -16,14 +16,13 @@ import torch
 
 from sgl_entropic.attention.contribution import contribution
 from sgl_entropic.attention.selection import select, whole_blocks
-from sgl_entropic.attention.settings import AttentionSettings
+from sgl_entropic.attention.settings import RECENT_SHARES, AttentionSettings
 from sgl_entropic.testing.servers import Server, entropic_server
 
 pytestmark = pytest.mark.e2e
 
 TIMEOUT_S = 600.0
 INTERVAL = 8
-SETTINGS = AttentionSettings(min_keep_ratio=0.4, max_keep_ratio=0.4, recent_tokens=32, score_interval_steps=INTERVAL)
 FLAGS = (
     "--entropic-attention", "on", "--entropic-weights", "float32", "--entropic-attention-min-context-tokens", "256",
     "--entropic-attention-recent-tokens", "32", "--entropic-attention-score-interval-steps", str(INTERVAL),
@@ -82,16 +81,17 @@ def slots_left_over(server: Server) -> int:
 
 def hidden_by(surprisal: list[float | None], policy: str, prompt_tokens: int, outputs: int) -> list[set[int]]:
     """Positions that the step of each output token from the first decoded one on may see, by the pure rule."""
+    settings = AttentionSettings(
+        policy=policy, recent_tokens=32, recent_share=RECENT_SHARES[policy]  # type: ignore[arg-type, index]
+    )
     known = np.array([np.nan if value is None else value for value in surprisal], dtype=np.float32)
     visible: list[set[int]] = []
     chosen = None
     for n in range(1, outputs):
         length = prompt_tokens + n
         if n >= 2 and (n - 2) % INTERVAL == 0:
-            blocks = whole_blocks(length, SETTINGS)
-            settings = AttentionSettings(policy=policy, recent_tokens=32)  # type: ignore[arg-type]
-            scores = contribution(settings, known[: blocks * 16], None)
-            chosen = select(scores, length, 0.4, SETTINGS)
+            scores = contribution(settings, known[: whole_blocks(length, settings) * 16], None)
+            chosen = select(scores, length, 0.4, settings)
         visible.append(set(range(length)) if chosen is None else set(chosen.positions(length, 16).tolist()))
     return visible
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -134,8 +135,7 @@ def test_neighbours_that_are_pruned_or_not_do_not_change_a_request(
             checks.check_same_bits(case.pair.forward(step, ids), every[begin:end])
 
 
-def test_a_change_of_kept_is_that_of_the_next_step_and_not_of_this(native) -> None:
-    """What is read and what is not is in the numbers: dropping a block changes the request and no other."""
+def test_dropping_a_block_changes_its_request_and_no_other(native) -> None:
     case = case_of("llama", [200, 200], 1, bf16=False)
     kept, tail = np.ones((LAYERS, 2, 10), np.uint8), np.array([160, 160])
     arguments = {"block_tokens": 16, "kept": kept, "tail": tail}
@@ -144,6 +144,29 @@ def test_a_change_of_kept_is_that_of_the_next_step_and_not_of_this(native) -> No
     after = case.pair.forward(case.step, case.ids, **arguments)
     checks.check_same_bits(before[0], after[0])
     assert (before[1] != after[1]).any()
+
+
+def test_blocks_that_change_during_a_step_are_those_at_its_start_in_all_layers(native) -> None:
+    case = case_of("llama", [390, 390], 1, bf16=False)
+    kept, tail = np.ones((LAYERS, 2, 24), np.uint8), np.array([384, 384])
+    arguments, ends = {"block_tokens": 16, "kept": kept, "tail": tail}, threading.Event()
+    allowed = set()
+    for value in (0, 1):
+        kept.fill(value)
+        allowed.add(case.pair.forward(case.step, case.ids, **arguments).tobytes())
+
+    def change() -> None:
+        while not ends.is_set():
+            kept.fill(1 - kept[0, 0, 0])  # small: holds the interpreter's lock
+
+    other = threading.Thread(target=change)
+    other.start()
+    try:
+        seen = {case.pair.forward(case.step, case.ids, **arguments).tobytes() for _ in range(60)}
+    finally:
+        ends.set()
+        other.join()
+    assert seen <= allowed
 
 
 # ------------------------------------------------------------------------------------------------- what is received
@@ -267,6 +290,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "mass of too few blocks": ({"mass": mass(2, 2, 2)}, "mass has too few blocks"),
     "mass of no blocks": ({"mass": mass(2, 2, 0)}, "mass has too few blocks"),
     "mass without memory": ({"mass": NO_MEMORY}, "incompatible function arguments"),
+    "choices of too few requests": ({"choices": [None]}, "choices must have one entry a request"),
     "kept of bool": ({"kept": kept().astype(bool)}, "incompatible function arguments"),
     "kept of int64": ({"kept": kept().astype(np.int64)}, "incompatible function arguments"),
     "kept of two dimensions": ({"kept": kept()[0]}, "incompatible function arguments"),

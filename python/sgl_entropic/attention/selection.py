@@ -34,7 +34,8 @@ class Selection:
 
     def tokens(self, length: int, block_tokens: int) -> float:
         """Tokens that are read of ``length``, the mean over layers."""
-        return float(self.kept.sum()) * block_tokens / self.kept.shape[0] + length - self.tail_start
+        blocks = float(self.kept.sum()) / self.kept.shape[0]
+        return blocks * block_tokens + length - self.tail_start
 
 
 @dataclass(frozen=True, slots=True)

@@ -237,15 +237,16 @@ class AttentionConfig(_Section):
         ),
     ] = False
     policy: Annotated[
-        Literal["surprisal", "streaming", "attention", "quest", "mixed"],
+        Literal["surprisal", "streaming", "attention", "quest", "mixed"] | None,
         Field(
             description="How the blocks to keep are chosen: by the surprisal of their tokens, recency alone, the attention they "
-            "received, the bound of what they could receive, or several of these."
+            "received, the bound of what the query can pay them, or (mixed) what it is likely to pay them and their surprisal; "
+            "none is mixed on the CPU platform and surprisal elsewhere."
         ),
-    ] = "surprisal"
+    ] = None
     min_keep_ratio: Annotated[
         float, Field(ge=0.01, le=1, description="Share of the context that is read when nothing is uncertain.")
-    ] = 0.4
+    ] = 0.35
     max_keep_ratio: Annotated[
         float,
         Field(
@@ -278,9 +279,13 @@ class AttentionConfig(_Section):
         int, Field(ge=1, le=65_536, description="Last tokens of a context, which are always read.")
     ] = 64
     recent_share: Annotated[
-        float,
-        Field(ge=0, le=1, description="Share of what is read that goes to the most recent blocks."),
-    ] = 0.25
+        float | None,
+        Field(
+            ge=0,
+            le=1,
+            description="Share of what is read that goes to the most recent blocks; none is the policy's own.",
+        ),
+    ] = None
     min_context_tokens: Annotated[
         int, Field(ge=1, le=10_000_000, description="Contexts shorter than this are read whole.")
     ] = 512

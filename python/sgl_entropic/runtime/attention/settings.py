@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 
-from sgl_entropic.attention.settings import AttentionSettings
+from sgl_entropic.attention.settings import RECENT_SHARES, AttentionSettings, Policy
 from sgl_entropic.config.model import AttentionConfig
 from sgl_entropic.errors import ConfigError, RequestParameterError
 from sgl_entropic.request_params.parameters import ATTENTION, RequestParams
+from sgl_entropic.runtime.where_fast import fast_path
 
 # Shares of ln V, the largest entropy that a model can have.
 _SPIKE_SHARE = 0.6
@@ -22,8 +23,9 @@ def settings_of(
     largest = math.log(vocab_size)
     least = config.min_keep_ratio if params.min_keep_ratio is None else float(params.min_keep_ratio)
     most = config.max_keep_ratio if params.max_keep_ratio is None else float(params.max_keep_ratio)
+    policy: Policy = params.attention_policy or config.policy or default_policy()  # type: ignore[assignment]
     return AttentionSettings(
-        policy=params.attention_policy or config.policy,  # type: ignore[arg-type]
+        policy=policy,
         min_keep_ratio=least,
         max_keep_ratio=max(most, least),
         reference_entropy_nats=largest
@@ -33,13 +35,18 @@ def settings_of(
         block_tokens=config.block_tokens,
         sink_tokens=config.sink_tokens,
         recent_tokens=config.recent_tokens,
-        recent_share=config.recent_share,
+        recent_share=RECENT_SHARES[policy] if config.recent_share is None else config.recent_share,
         min_context_tokens=config.min_context_tokens,
         score_interval_steps=config.score_interval_steps,
         spike_entropy_nats=_SPIKE_SHARE * largest
         if config.spike_entropy_nats is None
         else config.spike_entropy_nats,
     )
+
+
+def default_policy() -> Policy:
+    """What measures best among what the platform can do: only the compiled kernels choose in every layer and step."""
+    return "mixed" if fast_path() is not None else "surprisal"
 
 
 def check_request(params: RequestParams, config: AttentionConfig) -> None:

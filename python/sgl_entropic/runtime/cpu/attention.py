@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from sglang.srt.layers.attention.torch_native_backend import TorchNativeAttnBackend
 from sglang.srt.layers.radix_attention import AttentionType
 from sglang.srt.mem_cache.memory_pool import KVWriteLoc
 
+from sgl_entropic.attention.selection import QueryChoice, Selection
 from sgl_entropic.runtime.attention.request import RequestPruning
 from sgl_entropic.runtime.attention.step_plan import StepPlan, current
 from sgl_entropic.runtime.cpu.kv_pool import LazyKVPool
@@ -40,38 +42,32 @@ class PageLists:
 
     def blocks(self, layers: int, kv_heads: int, head_dim: int) -> dict[str, Any]:
         """What the compiled decoder takes in addition, its buffer for the measured mass included."""
-
-        def keys_of(request: RequestPruning) -> Any:
-            if request.keys is None:
-                bounds = request.policy.settings.policy == "quest"
-                request.keys = library().BlockKeys(layers, kv_heads, head_dim, bounds)
-            return request.keys
-
         plan = self.plan
         if plan is None:
             return {}
         arguments: dict[str, Any] = {"block_tokens": plan.block_tokens}
         if plan.prunes:
             arguments["kept"], arguments["tail"] = plan.masks()
-            arguments["choices"] = plan.choices(keys_of)
+            arguments["choices"] = plan.choices(lambda request: keys_of(request, layers, kv_heads, head_dim))
         if plan.measures:
-            plan.mass = np.zeros((layers, len(plan.lengths), -(-self.longest // plan.block_tokens)), np.float32)
-            arguments["mass"] = plan.mass
+            arguments["mass"] = self.mass(layers)
         return arguments
 
-    def of_layer(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """``kv_indptr`` and ``kv_indices`` of what is read in one layer."""
-        if self.plan is None or not self.plan.prunes:
-            return self.kv_indptr, self.kv_indices
-        parts, starts = [], self.kv_indptr.tolist()
-        for row, reading in enumerate(self.plan.readings):
-            slots = self.kv_indices[starts[row] : starts[row + 1]]
-            selection = None if reading is None else reading.selection
-            if selection is not None:
-                at = min(layer, selection.kept.shape[0] - 1)
-                slots = slots[torch.from_numpy(selection.positions(len(slots), self.plan.block_tokens, at))]
-            parts.append(slots)
-        return torch.tensor([0, *accumulate(map(len, parts))]), torch.cat(parts)
+    def mass(self, layers: int) -> NDArray[np.float32]:
+        """The plan's buffer ``[layers, requests, blocks]`` for the attention that blocks receive."""
+        assert self.plan is not None
+        if self.plan.mass is None:
+            blocks = -(-self.longest // self.plan.block_tokens)
+            self.plan.mass = np.zeros((layers, len(self.plan.lengths), blocks), np.float32)
+        return self.plan.mass
+
+
+def keys_of(request: RequestPruning, layers: int, kv_heads: int, head_dim: int) -> Any:
+    """What stands for the blocks of a request's keys, made when they are first needed."""
+    if request.keys is None:
+        bounds = request.policy.settings.policy == "quest"
+        request.keys = library().BlockKeys(layers, kv_heads, head_dim, bounds)
+    return request.keys
 
 
 def page_lists(
@@ -109,6 +105,7 @@ class PagedCpuAttnBackend(TorchNativeAttnBackend):
 
     def __init__(self, model_runner: Any) -> None:
         super().__init__(model_runner)
+        self._layers = model_runner.model_config.num_hidden_layers
         self.paged_calls = 0
         self.native_calls = 0
 
@@ -168,7 +165,10 @@ class PagedCpuAttnBackend(TorchNativeAttnBackend):
         heads, width = layer.tp_q_head_num, layer.qk_head_dim
         queries = q.reshape(-1, heads, width).float().contiguous()
         out = torch.empty_like(queries)
-        kv_indptr, kv_indices = lists.of_layer(layer.layer_id)
+        kv_indptr, kv_indices = lists.kv_indptr, lists.kv_indices
+        if lists.plan is not None and lists.plan.prunes:
+            kv_indptr, kv_indices = self._visible(lists, layer, queries)
+        mass = torch.zeros(len(kv_indices)) if lists.plan is not None and lists.plan.measures else None
         library().paged_attention(
             queries,
             cache_view(self.token_to_kv_pool.get_key_buffer(layer.layer_id)),
@@ -182,8 +182,46 @@ class PagedCpuAttnBackend(TorchNativeAttnBackend):
             lists.q_indptr,
             layer.sliding_window_size if layer.sliding_window_size is not None else -1,
             layer.logit_cap or 0.0,
+            None,
+            mass,
         )
+        if mass is not None:
+            self._take_mass(lists, layer.layer_id, kv_indptr, mass)
         return out.to(q.dtype).view(-1, heads * width)
+
+    def _visible(
+        self, lists: PageLists, layer: Any, queries: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """``kv_indptr`` and ``kv_indices`` of what is read in one layer."""
+        plan = lists.plan
+        assert plan is not None
+        parts, starts = [], lists.kv_indptr.tolist()
+        choices = plan.choices(lambda r: keys_of(r, self._layers, layer.tp_k_head_num, layer.qk_head_dim))
+        for row, selection in enumerate(plan.selections()):
+            slots = lists.kv_indices[starts[row] : starts[row + 1]]
+            if isinstance(selection, QueryChoice):
+                assert choices is not None
+                kept = np.zeros(selection.blocks, np.uint8)
+                keys = cache_view(self.token_to_kv_pool.get_key_buffer(layer.layer_id))
+                library().choose_blocks(
+                    choices[row], layer.layer_id, queries[row], keys, slots, plan.block_tokens, layer.scaling,
+                    layer.logit_cap or 0.0, kept,
+                )  # fmt: skip
+                selection = Selection(kept[None].astype(bool), selection.blocks * plan.block_tokens)
+            if selection is not None:
+                at = min(layer.layer_id, selection.kept.shape[0] - 1)
+                slots = slots[torch.from_numpy(selection.positions(len(slots), plan.block_tokens, at))]
+            parts.append(slots)
+        return torch.tensor([0, *accumulate(map(len, parts))]), torch.cat(parts)
+
+    def _take_mass(self, lists: PageLists, layer_id: int, kv_indptr: torch.Tensor, mass: torch.Tensor) -> None:
+        plan = lists.plan
+        assert plan is not None
+        to, starts = lists.mass(self._layers)[layer_id], kv_indptr.tolist()
+        for row, selection in enumerate(plan.selections()):
+            if selection is None:
+                tokens = mass[starts[row] : starts[row + 1]].numpy()
+                np.add.at(to[row], np.arange(len(tokens)) // plan.block_tokens, tokens)
 
     def _paged(self, layer: Any, q: torch.Tensor) -> bool:
         return bool(
