@@ -34,8 +34,8 @@ class Selection:
 
     def tokens(self, length: int, block_tokens: int) -> float:
         """Tokens that are read of ``length``, the mean over layers."""
-        blocks = float(self.kept.sum()) / self.kept.shape[0]
-        return blocks * block_tokens + length - self.tail_start
+        blocks: float = int(np.count_nonzero(self.kept)) / len(self.kept)
+        return blocks * block_tokens + (length - self.tail_start)
 
 
 @dataclass(frozen=True, slots=True)

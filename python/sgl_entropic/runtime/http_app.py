@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from sgl_entropic.errors import SeamError
-from sgl_entropic.runtime.active_config import active_config
 from sgl_entropic.runtime.http_middleware import EntropicMiddleware
 from sgl_entropic.runtime.packed_weights_guard import PackedWeightsGuard
 from sgl_entropic.runtime.routes import add_routes
 from sgl_entropic.runtime.scheduler import STATE_KEY
+from sgl_entropic.runtime.where_fast import compiled_kernels_asked_for
 
 
 def before_http_server(*args: Any, **kwargs: Any) -> None:
@@ -33,15 +33,8 @@ def add_middleware() -> None:
     from starlette.middleware import Middleware  # noqa: PLC0415
 
     wanted: list[Any] = [EntropicMiddleware]
-    if weights_are_packed():
+    if compiled_kernels_asked_for():
         wanted.append(PackedWeightsGuard)
     for cls in wanted:
         if not any(entry.cls is cls for entry in app.user_middleware):
             app.user_middleware.append(Middleware(cls))
-
-
-def weights_are_packed() -> bool:
-    """Whether the schedulers run the CPU fast path."""
-    from sglang.srt.platforms import current_platform  # noqa: PLC0415 -- resolves the platform on first use
-
-    return type(current_platform).__name__ == "PortableCpuPlatform" and active_config().cpu.fast_path

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from sglang.srt.managers.scheduler_components.output_streamer import SchedulerOutputStreamer
 
+from sgl_entropic.runtime.attention import planner as attention
 from sgl_entropic.runtime.request_state import RequestState, state_of
 from sgl_entropic.runtime.response import INFO_KEY
 from sgl_entropic.runtime.scheduling.notes import report_of
@@ -37,7 +38,9 @@ def _chunk(req: Any) -> list[dict[str, Any]]:
         if (scheduling := report_of(req)) is not None:
             chunk["scheduling"] = scheduling
         if state.pruning is not None:
-            chunk["attention"] = state.pruning.report(len(state.readings))
+            planner = attention.installed()
+            cost = None if planner is None else planner.cost
+            chunk["attention"] = state.pruning.report(len(state.readings), cost)
     return [chunk] if chunk else []
 
 

@@ -14,6 +14,7 @@ from sgl_entropic.runtime import steering as process_steering
 from sgl_entropic.runtime import telemetry as process_telemetry
 from sgl_entropic.runtime.active_config import active_config
 from sgl_entropic.runtime.attention import planner as attention
+from sgl_entropic.runtime.attention.cost import ReadCost
 from sgl_entropic.runtime.attention.settings import check_config
 from sgl_entropic.runtime.control import check_defaults
 from sgl_entropic.runtime.output_streamer import EntropicOutputStreamer
@@ -23,7 +24,7 @@ from sgl_entropic.runtime.scheduling.mixin import ScheduledByEntropy
 from sgl_entropic.runtime.seams import verify
 from sgl_entropic.runtime.slots import SlotStore
 from sgl_entropic.runtime.telemetry import Telemetry
-from sgl_entropic.runtime.where_fast import fast_path
+from sgl_entropic.runtime.where_fast import compiled_kernels_asked_for, fast_path
 from sgl_entropic.trace.counters import Counters
 from sgl_entropic.trace.publisher import ZmqPublisher
 from sgl_entropic.trace.sink import JsonlSink
@@ -94,13 +95,15 @@ class EntropicScheduler(ScheduledByEntropy):
 
     def _install_pruning(self, store: SlotStore) -> None:
         config = self.entropic_config.attention
-        check_config(config, self.tp_worker.model_runner.page_size)
+        runner = self.tp_worker.model_runner
+        check_config(config, runner.page_size, runner.sliding_window_size, compiled=compiled_kernels_asked_for())
         attention.install(
             attention.Planner(
                 config=config,
                 surprisal_nats=store.surprisal_nats,
                 req_to_token=self.req_to_token_pool.req_to_token,
                 counters=self.entropic_counters,
+                cost=ReadCost.of(self.model_config, runner.token_to_kv_pool, runner.page_size),
             )
         )
 
@@ -160,7 +163,7 @@ class EntropicScheduler(ScheduledByEntropy):
     def entropic_state(self) -> dict[str, Any]:
         """Version, configuration and counters, for ``/server_info``."""
         telemetry = self.entropic_telemetry
-        fast = fast_path()
+        fast, planner = fast_path(), attention.installed()
         return {
             "version": __version__,
             "config": self.entropic_config.model_dump(mode="json"),
@@ -168,4 +171,5 @@ class EntropicScheduler(ScheduledByEntropy):
             "slot_store_bytes": 0 if telemetry is None or telemetry.store is None else telemetry.store.nbytes,
             "cpu": None if fast is None else fast.state(),
             "scheduling": self.entropic_scheduling_state(),
+            "attention": {"enabled": False} if planner is None else planner.state(),
         }

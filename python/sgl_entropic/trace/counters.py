@@ -27,6 +27,7 @@ class Counters:
         context_tokens: tokens of context that decode steps could have read, of requests that may leave some out.
         read_tokens: those among them that were read, the mean over layers, rounded.
         pruned_rows: rows of decode steps that left something out.
+        scored_blocks: blocks whose summaries a step read in order to choose among them, two for each one with bounds.
         rescored_contexts: times that the blocks of a context were chosen anew.
         attention_spikes: times that an entropy spike brought a whole context back.
         trace_written: step records in the JSONL file.
@@ -52,6 +53,7 @@ class Counters:
     context_tokens: int = 0
     read_tokens: int = 0
     pruned_rows: int = 0
+    scored_blocks: int = 0
     rescored_contexts: int = 0
     attention_spikes: int = 0
     trace_written: int = 0

@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 from sgl_entropic.attention.contribution import contribution
 from sgl_entropic.attention.pruning import Reading
 from sgl_entropic.config.model import AttentionConfig
-from sgl_entropic.runtime.attention.request import Read, RequestPruning, tokens_read
+from sgl_entropic.runtime.attention.cost import ReadCost
+from sgl_entropic.runtime.attention.request import RequestPruning, read_of
+from sgl_entropic.runtime.attention.settings import default_policy
 from sgl_entropic.runtime.attention.step_plan import StepPlan, publish
 from sgl_entropic.runtime.request_state import RequestState, state_of
 from sgl_entropic.trace.counters import Counters
@@ -31,12 +33,27 @@ class Planner:
         surprisal_nats: ``[slots]`` of the tokens in the KV slots, NaN where unknown.
         req_to_token: ``[rows, context]`` SGLang's table of slots.
         counters: what was read.
+        cost: of a token of context.
     """
 
     config: AttentionConfig
     surprisal_nats: torch.Tensor
     req_to_token: torch.Tensor
     counters: Counters
+    cost: ReadCost
+
+    def state(self) -> dict[str, Any]:
+        """For ``/server_info``: what was read and what was not."""
+        context, read = self.counters.context_tokens, self.counters.read_tokens
+        left_out, scored = context - read, self.counters.scored_blocks
+        return {
+            "enabled": True,
+            "default_policy": self.config.policy or default_policy(),
+            "keep_ratio": read / context if context else None,
+            "kv_bytes_per_token": self.cost.bytes_per_token,
+            "kv_bytes_avoided": self.cost.bytes_avoided(left_out, scored),
+            "flops_avoided": self.cost.flops_avoided(left_out),
+        }
 
     def plan(self, batch: Any) -> StepPlan | None:
         """The plan of a decode batch; ``None`` where all rows read everything, or the step is not one of decoding."""
@@ -67,7 +84,7 @@ class Planner:
         self.counters.rescored_contexts += reading.rescored
         if reading.selection is not None and not self.config.share_generated_kv:
             _withhold(req, pruning)
-        pruning.note(output_index, Read(tokens_read(reading, length, self.config.block_tokens), length))
+        pruning.note(output_index, read_of(reading, length, pruning.policy.settings))
         return reading
 
     def _contribution(self, batch: Any, row: int, pruning: RequestPruning, blocks: int) -> Floats:

@@ -9,8 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sgl_entropic.attention.pruning import Pruning, Reading
+from sgl_entropic.attention.selection import QueryChoice
+from sgl_entropic.attention.settings import AttentionSettings
 from sgl_entropic.request_params import RequestParams
 from sgl_entropic.runtime.active_config import active_config
+from sgl_entropic.runtime.attention.cost import ReadCost
 from sgl_entropic.runtime.attention.settings import settings_of
 
 MASS_MEMORY = 0.5
@@ -19,10 +22,18 @@ MASS_MEMORY = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What the step of one output token read of its context, in tokens (the mean over layers)."""
+    """What the step of one output token read of its context.
+
+    Attributes:
+        tokens: the mean over layers.
+        context_tokens: all of them.
+        blocks_scored: blocks that each layer chose from by its query; their summaries were read too. Two for each block
+            whose bounds were.
+    """
 
     tokens: float
     context_tokens: int
+    blocks_scored: int = 0
 
     @property
     def ratio(self) -> float:
@@ -67,7 +78,7 @@ class RequestPruning:
             mass[:, :known] = MASS_MEMORY * self.mass[:, :known] + (1 - MASS_MEMORY) * mass[:, :known]
         self.mass = mass
 
-    def report(self, output_tokens: int) -> dict[str, Any]:
+    def report(self, output_tokens: int, cost: ReadCost | None) -> dict[str, Any]:
         """For the response: what was realised, over the decode steps of ``output_tokens`` tokens."""
         reads = [read for read in self.reads[:output_tokens] if read is not None]
         context = sum(read.context_tokens for read in reads)
@@ -78,14 +89,26 @@ class RequestPruning:
             "pruned_steps": sum(r.tokens < r.context_tokens for r in reads),
             "decode_steps": len(reads),
             "spikes": self.policy.spikes,
+            **({} if cost is None else _avoided(cost, context - read, sum(r.blocks_scored for r in reads))),
         }
 
 
-def tokens_read(reading: Reading, length: int, block_tokens: int) -> float:
-    """Tokens that a step reads of ``length``."""
-    if reading.selection is None:
-        return float(length)
-    return reading.selection.tokens(length, block_tokens)
+def _avoided(cost: ReadCost, tokens: float, blocks_scored: int) -> dict[str, int]:
+    return {
+        "kv_bytes_avoided": cost.bytes_avoided(tokens, blocks_scored),
+        "flops_avoided": cost.flops_avoided(tokens),
+    }
+
+
+def read_of(reading: Reading, length: int, settings: AttentionSettings) -> Read:
+    """What a step with this ``reading`` reads of ``length`` tokens."""
+    selection = reading.selection
+    if selection is None:
+        return Read(float(length), length)
+    scored = 0
+    if isinstance(selection, QueryChoice):
+        scored = selection.blocks * (2 if settings.policy == "quest" else 1)
+    return Read(selection.tokens(length, settings.block_tokens), length, scored)
 
 
 def pruning_of(req: Any, params: RequestParams) -> RequestPruning | None:

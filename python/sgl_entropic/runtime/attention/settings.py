@@ -8,10 +8,14 @@ from sgl_entropic.attention.settings import RECENT_SHARES, AttentionSettings, Po
 from sgl_entropic.config.model import AttentionConfig
 from sgl_entropic.errors import ConfigError, RequestParameterError
 from sgl_entropic.request_params.parameters import ATTENTION, RequestParams
-from sgl_entropic.runtime.where_fast import fast_path
+from sgl_entropic.runtime.where_fast import compiled_kernels_asked_for
 
 # Shares of ln V, the largest entropy that a model can have.
 _SPIKE_SHARE = 0.6
+
+
+BY_KERNEL = ("attention", "quest", "mixed")
+"""Policies that look at queries or at the attention paid: only the compiled kernels tell."""
 
 
 def settings_of(
@@ -46,7 +50,7 @@ def settings_of(
 
 def default_policy() -> Policy:
     """What measures best among what the platform can do: only the compiled kernels choose in every layer and step."""
-    return "mixed" if fast_path() is not None else "surprisal"
+    return "mixed" if compiled_kernels_asked_for() else "surprisal"
 
 
 def check_request(params: RequestParams, config: AttentionConfig) -> None:
@@ -56,6 +60,11 @@ def check_request(params: RequestParams, config: AttentionConfig) -> None:
         RequestParameterError: naming the key and what is accepted.
     """
     asked = [name for name in ATTENTION if getattr(params, name) not in (None, False)]
+    if params.attention_policy in BY_KERNEL and config.enabled and not compiled_kernels_asked_for():
+        raise RequestParameterError(
+            f"attention_policy = {params.attention_policy!r} needs the compiled kernels of the CPU platform; "
+            "accepted: surprisal or streaming"
+        )
     if asked and not config.enabled:
         raise RequestParameterError(
             f"{asked[0]} = {getattr(params, asked[0])!r} has no effect here: the server runs without "
@@ -74,8 +83,16 @@ def check_request(params: RequestParams, config: AttentionConfig) -> None:
         )
 
 
-def check_config(config: AttentionConfig, page_size: int) -> None:
-    """Refuse a server's own settings that contradict each other.
+def check_config(
+    config: AttentionConfig, page_size: int, sliding_window: int | None, *, compiled: bool
+) -> None:
+    """Refuse a server's own settings that contradict each other or its model.
+
+    Args:
+        config: the settings.
+        page_size: tokens of a page of the KV pool.
+        sliding_window: of the model's attention, if it has one.
+        compiled: whether the compiled kernels of the CPU platform run.
 
     Raises:
         ConfigError: naming the setting and what is accepted.
@@ -84,6 +101,16 @@ def check_config(config: AttentionConfig, page_size: int) -> None:
         raise ConfigError(
             f"attention.max_keep_ratio = {config.max_keep_ratio} is below attention.min_keep_ratio = "
             f"{config.min_keep_ratio}; expected at least as much"
+        )
+    if sliding_window is not None and sliding_window > 0:
+        raise ConfigError(
+            f"attention.enabled is not available for a model whose attention slides over {sliding_window} tokens; "
+            "expected off"
+        )
+    if not compiled and config.policy in BY_KERNEL:
+        raise ConfigError(
+            f"attention.policy = {config.policy} needs the compiled kernels of the CPU platform; "
+            "expected surprisal or streaming"
         )
     if config.block_tokens % max(page_size, 1):
         raise ConfigError(

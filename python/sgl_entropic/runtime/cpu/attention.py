@@ -201,18 +201,27 @@ class PagedCpuAttnBackend(TorchNativeAttnBackend):
             slots = lists.kv_indices[starts[row] : starts[row + 1]]
             if isinstance(selection, QueryChoice):
                 assert choices is not None
-                kept = np.zeros(selection.blocks, np.uint8)
-                keys = cache_view(self.token_to_kv_pool.get_key_buffer(layer.layer_id))
-                library().choose_blocks(
-                    choices[row], layer.layer_id, queries[row], keys, slots, plan.block_tokens, layer.scaling,
-                    layer.logit_cap or 0.0, kept,
-                )  # fmt: skip
-                selection = Selection(kept[None].astype(bool), selection.blocks * plan.block_tokens)
-            if selection is not None:
-                at = min(layer.layer_id, selection.kept.shape[0] - 1)
-                slots = slots[torch.from_numpy(selection.positions(len(slots), plan.block_tokens, at))]
+                choice = choices[row]
+                seen: Selection | None = self._chosen(
+                    selection, choice, layer, queries[row], slots, plan.block_tokens
+                )
+            else:
+                seen = selection
+            if seen is not None:
+                at = min(layer.layer_id, seen.kept.shape[0] - 1)
+                slots = slots[torch.from_numpy(seen.positions(len(slots), plan.block_tokens, at))]
             parts.append(slots)
         return torch.tensor([0, *accumulate(map(len, parts))]), torch.cat(parts)
+
+    def _chosen(
+        self, selection: QueryChoice, choice: Any, layer: Any, q: torch.Tensor, slots: torch.Tensor, block: int
+    ) -> Selection:
+        kept = np.zeros(selection.blocks, np.uint8)
+        keys = cache_view(self.token_to_kv_pool.get_key_buffer(layer.layer_id))
+        cap = layer.logit_cap or 0.0
+        library().choose_blocks(choice, layer.layer_id, q, keys, slots, block, layer.scaling, cap, kept)
+        kept_by_all = kept[None].astype(np.bool_)
+        return Selection(kept_by_all, selection.blocks * block)
 
     def _take_mass(self, lists: PageLists, layer_id: int, kv_indptr: torch.Tensor, mass: torch.Tensor) -> None:
         plan = lists.plan
