@@ -1,7 +1,8 @@
 """One engine in virtual time: prefill first, as SGLang forms its batches; many decode steps at once where nothing changes.
 
 After ``Scheduler.get_next_batch_to_run``, ``PrefillAdder``, ``ScheduleBatch.retract_decode`` and ``NewTokenRatioTracker`` of
-SGLang 0.5.23, with pages of one token and without overlap: a request that arrives during a pass is seen when the pass ends.
+SGLang 0.5.23, with pages of one token: a request that arrives during a pass is seen when the pass ends.
+``Machine.overlaps`` says whether its overlap schedule is simulated.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Protocol
 from scheduling_parts.cache import PrefixCache
 from scheduling_parts.job import Job
 from scheduling_parts.machine import Machine
-from scheduling_parts.requests import Requests
+from scheduling_parts.requests import Ints, Requests
 
 
 class Policy(Protocol):
@@ -90,7 +91,7 @@ class Engine:
     machine: Machine
     policy: Policy
     requests: Requests
-    mine: Sequence[int] | None = None
+    mine: Ints | None = None
     counts_overtaking: bool = True
     log: list[tuple[float, str, int]] | None = None
     now_ms: float = 0.0
@@ -107,14 +108,17 @@ class Engine:
     _held: set[Job] = field(default_factory=set)
     _stale: bool = True
     _plan_left: int = 0
+    _late: int = field(init=False)
+    _unseen: list[Job] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Start empty, and refuse what could never run."""
         self.cache = PrefixCache(self.machine.pool_tokens)
         self.ratio = self.machine.first_ratio
-        self._mine = range(len(self.requests)) if self.mine is None else self.mine
+        self._late = 1 if self.machine.overlaps else 0
+        self._mine = range(len(self.requests)) if self.mine is None else self.mine.tolist()
         most = max((int(self.requests.prompt[i] + self.requests.most_new[i]) for i in self._mine), default=0)
-        if most + 1 >= self.machine.pool_tokens:
+        if most + 1 + self._late >= self.machine.pool_tokens:
             raise ValueError(f"a request may need {most} KV slots, the pool has {self.machine.pool_tokens}")
 
     @property
@@ -235,6 +239,7 @@ class Engine:
             self.totals.prefilled_tokens += tokens
         self.now_ms += ms
         self.totals.busy_ms += ms
+        self._see(self.now_ms)
         self.policy.prefilled(self, batch, ms)
         for job, _ in batch:
             if job.missing:
@@ -252,11 +257,19 @@ class Engine:
         job.generated += 1
         self.totals.decoded_tokens += 1
         if job.generated == 1:
-            job.first_ms = self.now_ms
-        if job.generated >= job.output:
+            self._unseen.append(job)
+            if not self._late:
+                self._see(self.now_ms)
+        if job.generated >= job.output + self._late:
             self._finish(job)
         else:
             self.running.append(job)
+
+    def _see(self, at_ms: float) -> None:
+        """Note when the first tokens that were computed are seen."""
+        for job in self._unseen:
+            job.first_ms = at_ms
+        self._unseen.clear()
 
     def _count_overtaking(self, started: list[Job]) -> None:
         last = max(job.index for job in started)
@@ -280,17 +293,20 @@ class Engine:
             active, steps_cap = self.running, 1
         rows = len(active)
         context = sum([job.prompt + job.generated for job in active])
-        left = [job.output - job.generated for job in active]
+        late = self._late
+        left = [job.output + late - job.generated for job in active]
         steps = min(steps_cap, self.cache.available_tokens // rows, *left)
         if not self._full and self._next < len(self._mine):
             steps = min(steps, costs.steps_within(self._arrival(self._next) - self.now_ms, rows, context))
         ms = costs.steps_ms(steps, rows, context)
         self._absorb(self.now_ms + ms, self.now_ms, steps * rows, ms)
+        if self._unseen:
+            self._see(self.now_ms + costs.step_ms(rows, context))
         self._plan_left -= steps
         self._advance(active, steps, ms)
         self.policy.decoded(self, rows, context + rows * (steps // 2), ms / steps)
-        if min([job.output - job.generated for job in active]) <= 0:
-            ended = [job for job in active if job.generated >= job.output]
+        if min(left) <= steps:
+            ended = [job for job in active if job.generated >= job.output + late]
             gone = set(ended)
             self.running = [job for job in self.running if job not in gone]
             for job in ended:
@@ -321,6 +337,8 @@ class Engine:
     def _finish(self, job: Job) -> None:
         job.done_ms = self.now_ms
         self._release(job)
+        # what the step too many has computed is dropped
+        job.generated = job.output
         self.done.append(job)
         self._held.discard(job)
         self._full = False

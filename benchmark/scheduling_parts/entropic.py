@@ -1,17 +1,26 @@
 """The server's own policy in the simulated engine: facts in, indices out, nothing decided here.
 
 What SGLang's scheduler process tells it, it is told: the cached prefix of what waits, starts, ends, times. Lengths stay
-hidden unless requests ignore the end of the text. Entropy flows are not simulated, so they weigh nothing.
+hidden unless requests ignore the end of the text. Entropy flows weigh only where they come with the requests,
+each the same from a request's second token on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from heapq import nlargest
 
 from scheduling_parts.baselines import Fcfs
 from scheduling_parts.engine import Engine
 from scheduling_parts.job import Job
 from sgl_entropic.scheduling import EntropicPolicy, RequestFacts, SchedulingSettings, ServerFacts
+
+# One object for each job, brought up to date in place: making a frozen one of 16 fields costs more than most
+# decisions. The policy reads facts during a call and keeps none.
+_set_generated, _set_cached, _set_queued, _set_held, _set_flow = (
+    RequestFacts.__dict__[name].__set__
+    for name in ("generated_tokens", "cached_tokens", "waits_since_tokens", "held_steps", "flow_nats")
+)
 
 # Times of every pass are learnt at first, later of every eighth: the fit has converged, and it costs simulating time.
 LEARNT_ALL, LEARNT_EVERY = 200, 8
@@ -46,9 +55,9 @@ class Entropic(Fcfs):
         running = engine.running
         if len(running) < 2:
             return set()
-        held = self.policy.hold(
-            [_running_facts(job, engine) for job in running], len(engine.waiting), _server_facts(engine)
-        )
+        # what of them is cached is of no effect here
+        facts = [_facts(job, 0) for job in running]
+        held = self.policy.hold(facts, len(engine.waiting), _server_facts(engine))
         return {running[index] for index in held}
 
     def keep(self, engine: Engine) -> list[Job]:
@@ -62,6 +71,10 @@ class Entropic(Fcfs):
             return super().reserve(engine)
         if not engine.running:
             return 0.0
+        most = sum([job.most_new - job.generated for job in engine.running])
+        if engine.cache.available_tokens - most > _most_needed(engine):
+            # No future needs more, and even so all that may start fits: nothing to foresee.
+            return float(most)
         facts = [_running_facts(job, engine) for job in engine.running]
         return float(self.policy.admission_tokens(facts, _server_facts(engine)))
 
@@ -101,8 +114,26 @@ def _learns(count: int) -> bool:
     return count < LEARNT_ALL or count % LEARNT_EVERY == 0
 
 
+def _most_needed(engine: Engine) -> int:
+    """KV slots that admission charges at most: for all of the waiting that may still run, and a chunk."""
+    needs = [job.prompt + max(job.most_new, job.generated) + 1 for job in engine.waiting]
+    places = engine.machine.most_running - len(engine.running)
+    if len(needs) > places:
+        needs = nlargest(places, needs)
+    return sum(needs) + engine.machine.clip_tokens
+
+
 def _facts(job: Job, cached: int) -> RequestFacts:
-    return RequestFacts(
+    facts = job.memo
+    if isinstance(facts, RequestFacts):
+        _set_generated(facts, job.generated)
+        _set_cached(facts, cached)
+        _set_queued(facts, job.queued_clock)
+        _set_held(facts, job.held_steps)
+        if job.flow_nats is not None and job.generated > 1:
+            _set_flow(facts, job.flow_nats)
+        return facts
+    job.memo = facts = RequestFacts(
         key=str(job.index),
         arrival=job.index,
         prompt_tokens=job.prompt,
@@ -116,19 +147,11 @@ def _facts(job: Job, cached: int) -> RequestFacts:
         waits_since_tokens=job.queued_clock,
         held_steps=job.held_steps,
     )
+    return facts
 
 
 def _waiting_facts(job: Job) -> RequestFacts:
-    """Facts of a job that waits; they are made anew only when they changed."""
-    memo = job.memo
-    if (
-        isinstance(memo, RequestFacts)
-        and memo.cached_tokens == job.cached
-        and memo.waits_since_tokens == job.queued_clock
-    ):
-        return memo
-    job.memo = facts = _facts(job, job.cached)
-    return facts
+    return _facts(job, job.cached)
 
 
 def _running_facts(job: Job, engine: Engine) -> RequestFacts:

@@ -15,6 +15,7 @@ class Job:
         client: number of its client; -1 if there is one alone.
         ids: ids of the blocks of its prompt; the last may be its own alone.
         sizes: their tokens.
+        flow_nats: its flow of entropy once it generates; ``None`` if flows are left out.
         generated: tokens generated so far.
         cached: leading tokens found in the cache when it was last matched.
         locked: blocks of it that it reads.
@@ -37,6 +38,7 @@ class Job:
         "contexts_again",
         "done_ms",
         "first_ms",
+        "flow_nats",
         "generated",
         "held_steps",
         "ids",
@@ -71,6 +73,7 @@ class Job:
         self.ignores_eos = bool(requests.ignores_eos[index])
         self.client = int(requests.client[index]) if requests.clients > 1 else -1
         self.route = int(requests.route[index])
+        self.flow_nats = None if requests.flow_nats is None else float(requests.flow_nats[index])
         self.ids, self.sizes = _chain(requests, index, self.prompt)
         self.shared = len(requests.blocks(index))
         self.generated = self.cached = self.private = self.missing = self.uncached = 0

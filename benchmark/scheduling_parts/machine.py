@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,10 @@ class Costs:
     decode_fixed_ms: float = 5.0
     decode_row_ms: float = 1.4
     decode_context_ms: float = 0.0006
+
+    def slower(self, factor: float) -> Costs:
+        """The costs of a machine on which everything takes ``factor`` times as long."""
+        return Costs(**{field.name: factor * getattr(self, field.name) for field in fields(self)})
 
     def prefill_ms(self, uncached: int, context: int) -> float:
         """Of one request in a pass, without the pass's fixed part."""
@@ -65,6 +69,8 @@ class Machine:
         decay_steps: over how many decode steps.
         clip_tokens: most tokens that admission expects of an answer.
         retract_steps: decode steps that a retraction makes room for.
+        overlaps: whether what a pass has computed is read after the next one has run, as SGLang's overlap
+            schedule does: every token is seen a pass late, and who has ended takes part in a decode step more.
     """
 
     costs: Costs = Costs()
@@ -77,3 +83,8 @@ class Machine:
     decay_steps: int = 600
     clip_tokens: int = 4_096
     retract_steps: int = 20
+    overlaps: bool = False
+
+
+# Numbers that a command line may set.
+LIMITS = tuple(field.name for field in fields(Machine) if field.name not in ("costs", "overlaps"))

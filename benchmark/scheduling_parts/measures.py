@@ -8,7 +8,7 @@ import numpy as np
 
 from scheduling_parts.engine import Engine, Totals
 from scheduling_parts.job import Job
-from scheduling_parts.requests import Floats
+from scheduling_parts.requests import Floats, Ints
 
 COLUMNS = (
     "index",
@@ -55,7 +55,7 @@ def jain(shares: Sequence[float]) -> float:
     return float(values.sum() ** 2 / (len(values) * (values**2).sum()))
 
 
-def summary(table: Floats, engines: Sequence[Totals], work: Floats, client: Floats) -> dict[str, float]:
+def summary(table: Floats, engines: Sequence[Totals], work: Ints, client: Ints) -> dict[str, float]:
     """Figures of a run.
 
     Args:

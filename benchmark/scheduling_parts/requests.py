@@ -32,6 +32,7 @@ class Requests:
         block_ids: ids of the blocks its prompt begins with. Equal ids are equal text from the very beginning of the prompt.
         block_tokens: tokens of a block.
         clients: clients there are.
+        flow_nats: mean positive drop of entropy for each token that it generates; ``None`` leaves flows out.
     """
 
     arrival_ms: Floats
@@ -45,6 +46,7 @@ class Requests:
     block_ids: Ints
     block_tokens: int
     clients: int = 1
+    flow_nats: Floats | None = None
 
     def __len__(self) -> int:
         return len(self.arrival_ms)
@@ -69,4 +71,5 @@ class Requests:
 
 def limits_of(output: Ints) -> Ints:
     """Limits of answers that end before them: the power of two at or above twice the length."""
-    return np.exp2(np.ceil(np.log2(2.0 * output))).astype(np.int64)
+    limits: Ints = np.exp2(np.ceil(np.log2(2.0 * output))).astype(np.int64)
+    return limits

@@ -28,7 +28,8 @@ class Lengths:
     def draw(self, rng: np.random.Generator, count: int) -> Ints:
         """``count`` lengths."""
         drawn = np.exp(math.log(self.median) + self.spread * rng.standard_normal(count))
-        return np.clip(np.rint(drawn), self.least, self.most).astype(np.int64)
+        lengths: Ints = np.clip(np.rint(drawn), self.least, self.most).astype(np.int64)
+        return lengths
 
 
 # As the twin benchmark asks (benchmark/scheduling_load/workloads.py).
@@ -52,7 +53,7 @@ def mixed(seed: int, count: int, shared: float = 0.3, groups: int = 4) -> Reques
     group = np.where(rng.random(count) < shared, rng.integers(0, groups, count), -1)
     prompt = PROMPTS.draw(rng, count) + np.where(group >= 0, PREFIX_BLOCKS * BLOCK, 0)
     blocks = np.full(groups, PREFIX_BLOCKS)
-    return _grouped(poisson(rng, count), prompt, ANSWERS.draw(rng, count), group, blocks)
+    return grouped(poisson(rng, count), prompt, ANSWERS.draw(rng, count), group, blocks)
 
 
 def bursty(seed: int, count: int, variation: float = 3.0) -> Requests:
@@ -67,7 +68,7 @@ def tight(seed: int, count: int) -> Requests:
     rng = np.random.default_rng([seed, 4])
     prompt, output = TIGHT_PROMPTS.draw(rng, count), TIGHT_ANSWERS.draw(rng, count)
     none = np.full(count, -1)
-    made = _grouped(poisson(rng, count), prompt, output, none, np.zeros(0, np.int64))
+    made = grouped(poisson(rng, count), prompt, output, none, np.zeros(0, np.int64))
     return made.with_lengths("hidden")
 
 
@@ -79,7 +80,7 @@ def flood(seed: int, count: int, cold: float = 0.1) -> Requests:
     prompt = np.where(is_cold, COLD_PROMPTS.draw(rng, count), hot)
     output = HOT_ANSWERS.draw(rng, count)
     group = np.where(is_cold, -1, 0)
-    return _grouped(poisson(rng, count), prompt, output, group, np.array([PREFIX_BLOCKS]))
+    return grouped(poisson(rng, count), prompt, output, group, np.array([PREFIX_BLOCKS]))
 
 
 def clients(seed: int, count: int) -> Requests:
@@ -91,7 +92,7 @@ def clients(seed: int, count: int) -> Requests:
     arrival = np.concatenate([np.zeros(heavy), 1000.0 * count * (1 + light // 2) / (2 + (count - heavy) / 2)])
     prompt = np.concatenate([HEAVY_PROMPTS.draw(rng, heavy), LIGHT_PROMPTS.draw(rng, count - heavy)])
     output = np.concatenate([HEAVY_ANSWERS.draw(rng, heavy), LIGHT_ANSWERS.draw(rng, count - heavy)])
-    made = _grouped(arrival, prompt, output, np.full(count, -1), np.zeros(0, np.int64))
+    made = grouped(arrival, prompt, output, np.full(count, -1), np.zeros(0, np.int64))
     return replace(made, client=client, clients=4)
 
 
@@ -118,6 +119,43 @@ def trace(path: Path, count: int, length: float, most: tuple[int, int], skip: in
     )
 
 
+def many_traces(path: Path, count: int, length: float, most: tuple[int, int], seed: int) -> Requests:
+    """``count`` requests, one a second, of as many copies of a whole trace as it takes, all at the same time.
+
+    Each copy has texts of its own and begins at a moment of its own, going on at the beginning where the
+    trace ends: what came close together still does, and the copies' bursts are not one. Lengths as in
+    ``trace``.
+    """
+    with path.open(encoding="utf-8") as lines:
+        one = trace(path, sum(1 for _ in lines), length, most)
+    lines_each, copies = len(one), -(-count // len(one))
+    span_ms = 1000.0 * lines_each
+    shift_ms = np.random.default_rng([seed, 8]).uniform(0.0, span_ms, copies)
+    row, copy = (
+        np.tile(np.arange(lines_each), copies)[:count],
+        np.repeat(np.arange(copies), lines_each)[:count],
+    )
+    arrival = (one.arrival_ms[row] + shift_ms[copy]) % span_ms
+    order = np.argsort(arrival, kind="stable")
+    row, copy = row[order], copy[order]
+    blocks = np.diff(one.block_begin)[row]
+    begin = np.concatenate([[0], np.cumsum(blocks)])
+    place = np.arange(begin[-1]) + np.repeat(one.block_begin[row] - begin[:-1], blocks)
+    ids = one.block_ids[place] + np.repeat(copy, blocks) * (1 + one.block_ids.max(initial=0))
+    return Requests(
+        arrival[order] * (1000.0 * count / span_ms),
+        one.prompt[row],
+        one.output[row],
+        one.most_new[row],
+        one.client[row],
+        one.ignores_eos[row],
+        one.route[row],
+        begin,
+        ids,
+        one.block_tokens,
+    )
+
+
 def listed(rows: Sequence[tuple[float, int, int, int]]) -> Requests:
     """Requests by hand: (arrival s, prompt tokens, output tokens, group), group < 0 for none.
 
@@ -129,11 +167,11 @@ def listed(rows: Sequence[tuple[float, int, int, int]]) -> Requests:
     blocks = np.array(
         [max(0, int(prompt[group == g].min(initial=1 << 30)) - 1) // BLOCK for g in range(many)]
     )
-    made = _grouped(arrival, prompt, output, group, blocks)
+    made = grouped(arrival, prompt, output, group, blocks)
     return made.with_lengths("known")
 
 
-def _grouped(arrival: Floats, prompt: Ints, output: Ints, group: Ints, blocks: Ints) -> Requests:
+def grouped(arrival: Floats, prompt: Ints, output: Ints, group: Ints, blocks: Ints) -> Requests:
     """Requests of groups that share ``blocks`` of their group; every second one ignores the end of the text."""
     count = np.where(group >= 0, blocks[group] if len(blocks) else 0, 0)
     begin = np.concatenate([[0], np.cumsum(count)])

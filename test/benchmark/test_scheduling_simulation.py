@@ -14,13 +14,27 @@ from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmark"))
 
-from scheduling_parts import baselines, compare, measures, predict, router, scenarios, workloads
+from scheduling_parts import (
+    baselines,
+    compare,
+    entropic,
+    fleet,
+    measured,
+    measures,
+    predict,
+    router,
+    scenarios,
+    workloads,
+)
 from scheduling_parts.arms import ARMS, make_policy
 from scheduling_parts.cache import PrefixCache
 from scheduling_parts.engine import Engine
+from scheduling_parts.entropic import Entropic
 from scheduling_parts.fleet import Fleet, run_fleet
 from scheduling_parts.machine import Costs, Machine
 from scheduling_parts.requests import LENGTHS, Requests
+
+from sgl_entropic.scheduling import SchedulingSettings
 
 TIGHT = Machine(pool_tokens=3_000, most_running=16, chunk_tokens=256, first_ratio=0.1)
 
@@ -240,8 +254,9 @@ def test_a_fleet_answers_all_whatever_the_processes(name: str) -> None:
         run_fleet(Fleet("fcfs", name, 4, machine, processes=processes), requests) for processes in (1, 2)
     )
     assert one["requests"] == 400
-    assert {key: value for key, value in one.items() if key != "simulated_per_s"} == {
-        key: value for key, value in two.items() if key != "simulated_per_s"
+    times = ("simulated_per_s", "wall_s")
+    assert {key: value for key, value in one.items() if key not in times} == {
+        key: value for key, value in two.items() if key not in times
     }
 
 
@@ -269,21 +284,132 @@ def test_a_trace_is_read_scaled_and_shares_what_it_shared(tmp_path: Path) -> Non
     assert requests.block_tokens == 256
 
 
-def test_a_prediction_states_its_error(tmp_path: Path) -> None:
-    path = tmp_path / "run.json"
-    content = {
-        "requests": [[0.0, 10, 3, -1], [0.0, 20, 4, -1]],
-        "costs": {"prefill_fixed_ms": 5.0, "decode_row_ms": 1.0, "decode_context_ms": 0.0},
-        "machine": {"most_running": 8},
-        "measured_latency_mean_ms": 50.0,
+def test_copies_of_a_trace_share_texts_within_a_copy_only(tmp_path: Path) -> None:
+    lines = [
+        {"timestamp": 100 * at, "input_length": 1_000, "output_length": 40, "hash_ids": [0, at + 1]}
+        for at in range(10)
+    ]
+    path = tmp_path / "trace.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    requests = workloads.many_traces(path, 35, 1.0, (2_000, 100), seed=3)
+    assert len(requests) == 35
+    assert (np.diff(requests.arrival_ms) >= 0).all()
+    assert 0 <= requests.arrival_ms.min() <= requests.arrival_ms.max() <= 35_000
+    firsts = [requests.blocks(at)[0] for at in range(35)]
+    assert sorted(firsts.count(one) for one in set(firsts)) == [5, 10, 10, 10]
+    assert len({requests.blocks(at) for at in range(35)}) == 35
+
+
+def test_a_fleet_is_asked_as_much_as_its_load_says_and_states_ratios() -> None:
+    many = Fleet("fcfs", "cache_aware", 3, Machine(most_running=8), processes=1)
+    requests, where, _ = fleet.routed(many, workloads.mixed(8, 600), 1.0)
+    served = {
+        arm: fleet.serve(replace(many, arm=arm), requests, where) for arm in ("fcfs", "hrrn", "entropic")
     }
+    span_s = (requests.arrival_ms[-1] - requests.arrival_ms[0]) / 1000
+    assert served["fcfs"].figures["requests_per_s"] == pytest.approx(600 / span_s, rel=0.15)
+    assert all(one.ends[-1] == len(one.latency_ms) == 600 for one in served.values())
+    claims = {one.name: one for one in fleet.claims_of(served, 1)}
+    means = [served[arm].figures["latency_mean_ms"] for arm in ("entropic", "hrrn")]
+    ratio = claims["sim_fleet_mean_vs_hrrn"]
+    assert ratio.value == pytest.approx(means[0] / means[1])
+    assert ratio.low <= ratio.value <= ratio.high
+    assert {"sim_fleet_p99_vs_hrrn", "sim_fleet_wall_s"} <= claims.keys()
+
+
+def test_an_overlapping_schedule_shows_tokens_a_pass_late_and_runs_a_step_too_many() -> None:
+    costs = Costs(5.0, 1.0, 0.0, 5.0, 1.0, 0.0)
+    requests = workloads.listed([(0.0, 10, 3, -1), (0.0, 20, 4, -1)])
+    engine, _ = served(requests, Machine(costs=costs, overlaps=True))
+    first, second = sorted(engine.done, key=lambda job: job.index)
+    # One pass of 35 ms, then three steps of two rows and one of one; the last of each is the one too many.
+    assert (first.first_ms, first.done_ms) == (35.0 + 7.0, 35.0 + 3 * 7.0)
+    assert (second.first_ms, second.done_ms) == (35.0 + 7.0, 35.0 + 3 * 7.0 + 6.0)
+    assert [first.generated, second.generated] == [3, 4]
+    assert engine.cache.locked_tokens == 0
+
+
+def sampled(
+    requests: Requests, machine: Machine, arm: str, load: str, overhead_ms: float
+) -> dict[str, object]:
+    """What ``scheduling.py`` would have written if the real server were the simulated one."""
+    engine, _ = served(requests, machine, arm)
+    jobs = sorted(engine.done, key=lambda job: job.index)
+    return {
+        "workload": load,
+        "arm": arm,
+        "round": 0,
+        "asked_s": [job.arrival_ms / 1000 for job in jobs],
+        "ttft_s": [(job.first_ms - job.arrival_ms + overhead_ms) / 1000 for job in jobs],
+        "latency_s": [(job.done_ms - job.arrival_ms + overhead_ms) / 1000 for job in jobs],
+        "prompt_tokens": requests.prompt.tolist(),
+        "cached_tokens": [job.prompt - job.uncached for job in jobs],
+        "output_tokens": requests.output.tolist(),
+        "most_new": requests.most_new.tolist(),
+        "hidden": (~requests.ignores_eos).astype(int).tolist(),
+        "kind": [f"shared_{job.ids[0] // 4096}" if job.shared else "own" for job in jobs],
+        "tau_nats": (0.5 * (requests.output - 1)).tolist(),
+    }
+
+
+def test_a_run_of_the_simulator_is_foreseen_by_the_simulator(tmp_path: Path) -> None:
+    costs = Costs(0.0, 0.6, 0.0, 6.0, 1.3, 0.001)
+    machine = Machine(costs=costs, most_running=8, chunk_tokens=4_096, overlaps=True)
+    samples = [
+        sampled(workloads.mixed(seed, 120).at_rate(rate), machine, arm, load, 20.0)
+        for seed, load, rate in ((1, "mixed_0.8", 3.0), (2, "mixed_1.2", 4.5))
+        for arm in predict.ARMS
+    ]
+    path = tmp_path / "scheduling.json"
+    content = {"samples": samples, "settings": {"max_running_requests": 8}, "commit": "c", "date": "d"}
     path.write_text(json.dumps(content))
-    figures = predict.predict(path, "fcfs")
-    assert figures["latency_mean_ms"] == pytest.approx(52.0)
-    assert figures["sim_error"] == pytest.approx(0.04)
-    path.write_text(json.dumps(content | {"costs": {"speed": 1}}))
-    with pytest.raises(ValueError, match="known are prefill_fixed_ms"):
-        predict.predict(path, "fcfs")
+    found = predict.predict(path, replace(machine, costs=Costs()))
+    read, overhead_ms = Costs(**found["costs"]["costs"]), found["costs"]["overhead_ms"]
+    # The fixed part and that of rows are hard to tell apart where batches resemble one another; their sum is
+    # not.
+    assert read.step_ms(6, 900) == pytest.approx(costs.step_ms(6, 900), rel=0.05)
+    assert read.prefill_token_ms == pytest.approx(0.6, rel=0.1)
+    assert overhead_ms == pytest.approx(20.0, abs=4.0)
+    claims = {one.name: one.value for one in predict.claims_of(found, 1)}
+    assert claims["sim_error"] < 0.05
+    assert claims["sim_ratio_error"] < 0.05
+    assert "entropic / hrrn" in predict.table(found)
+    json.dumps(found)
+
+
+def test_a_slow_sample_is_known_by_its_decoding() -> None:
+    machine = Machine(costs=Costs(0.0, 0.6, 0.0, 6.0, 1.3, 0.001), most_running=8, overlaps=True)
+    requests = workloads.mixed(1, 120).at_rate(3.0)
+    fast = sampled(requests, machine, "fcfs", "mixed_0.8", 20.0)
+    slow = sampled(requests, replace(machine, costs=machine.costs.slower(1.3)), "fcfs", "mixed_0.8", 20.0)
+    fitted = measured.fit([fast], 8)
+    assert measured.slowness(fast, fitted, 8) == pytest.approx(1.0, abs=0.03)
+    assert measured.slowness(slow, fitted, 8) == pytest.approx(1.3, abs=0.05)
+
+
+def test_a_file_without_the_arms_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "scheduling.json"
+    path.write_text(json.dumps({"samples": [], "settings": {"max_running_requests": 8}}))
+    with pytest.raises(ValueError, match=r"no samples of \[\('mixed_0.8', 'entropic'\)"):
+        predict.predict(path, Machine())
+    with pytest.raises(ValueError, match="costs cannot be read from 0 requests"):
+        measured.fit([], 8)
+
+
+def test_what_is_foreseen_is_left_out_only_where_all_fits_anyway() -> None:
+    class Asked(Entropic):
+        def reserve(self, engine: Engine) -> float:
+            facts = [entropic._running_facts(job, engine) for job in engine.running]
+            server = entropic._server_facts(engine)
+            return float(self.policy.admission_tokens(facts, server)) if facts else 0.0
+
+    requests = workloads.mixed(4, 200).at_rate(6.0)
+    for pool_tokens in (3_000, 6_000, 20_000):
+        machine = Machine(most_running=8, pool_tokens=pool_tokens, chunk_tokens=200)
+        logs: list[list[tuple[float, str, int]]] = [[], []]
+        for kind, log in zip((Asked, Entropic), logs, strict=True):
+            Engine(machine, kind(SchedulingSettings()), requests, log=log).run()
+        assert logs[0] == logs[1]
 
 
 def test_a_comparison_makes_claims_and_a_tight_pool_is_tight() -> None:

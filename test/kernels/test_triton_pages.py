@@ -109,11 +109,11 @@ def ask(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         to.flush()
         return Lists(*pickle.load(back))
 
-    yield answer
-    pickle.dump(None, to)
-    to.close()
-    back.close()
-    assert process.wait(timeout=60) == 0
+    with process:
+        yield answer
+        if process.poll() is None:
+            pickle.dump(None, to)
+    assert process.returncode == 0
 
 
 def walk(state: State) -> list[list[int]]:
@@ -309,15 +309,17 @@ def tensors(**other: Any) -> dict[str, Any]:
         ({"rows": torch.zeros(1, dtype=torch.int64)}, ValueError, r"rows must be \[2\] or longer"),
         ({"kv_indptr": torch.zeros(2, dtype=torch.int32)}, ValueError, r"kv_indptr must be \[3\]"),
         ({"kv_indices": torch.zeros(55, dtype=torch.int32)}, ValueError, r"kv_indices must be \[56\]"),
-        ({"kv_indices": torch.zeros(120, dtype=torch.int32)[::2]}, TypeError, "kv_indices must be contiguous"),
+        (
+            {"kv_indices": torch.zeros(120, dtype=torch.int32)[::2]},
+            TypeError,
+            "kv_indices must be contiguous",
+        ),
         ({"rows": torch.zeros(2, dtype=torch.int64, device="meta")}, ValueError, "must be on cpu"),
     ],
 )
 def test_what_is_refused(other: dict[str, Any], error: type[Exception], said: str) -> None:
     """24 of 40 tokens in blocks of 16, of which one is kept; and 32 of 32."""
-    lists = triton_pages.host_lists(
-        [40, 32], [triton_pages.pack_blocks(np.array([True, False])), None], 16
-    )
+    lists = triton_pages.host_lists([40, 32], [triton_pages.pack_blocks(np.array([True, False])), None], 16)
     assert lists.lengths.tolist() == [24, 32]
     with pytest.raises(error, match=said):
         triton_pages.write_lists(lists=lists, **tensors(**other))

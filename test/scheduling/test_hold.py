@@ -1,6 +1,7 @@
 """Holding: when it pays in a simulation token by token, and its bounds."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -14,7 +15,9 @@ from sgl_entropic.scheduling import (
     RequestFacts,
     SchedulingSettings,
     ServerFacts,
+    hold,
 )
+from sgl_entropic.scheduling.completion import StepCost, completion_ms, most_saved_share
 
 ROWS_COST = (0.5, 2.0, 0.0)
 FIXED_COSTS = (50.0, 0.5, 0.0)
@@ -156,3 +159,70 @@ def test_a_batch_that_does_not_carry_the_arriving_work_is_not_run() -> None:
     assert busy.demand.load(17.0 / 8.0) == pytest.approx(1.0, rel=0.05)
     assert idle.hold(known(lengths), 0, server()) != NOTHING_HELD
     assert busy.hold(known(lengths), 0, server()) == NOTHING_HELD
+
+
+@given(
+    st.lists(st.integers(0, 300), min_size=2, max_size=20).filter(any),
+    st.integers(1, 19),
+    st.floats(0.0, 20.0),
+    st.floats(0.01, 5.0),
+)
+def test_no_batch_saves_more_than_its_bound(
+    lengths: list[int], at_once: int, fixed_ms: float, row_ms: float
+) -> None:
+    cost, count = StepCost(fixed_ms, row_ms), len(lengths)
+    at_once = min(at_once, count - 1)
+    all_ms, some_ms = (
+        completion_ms(lengths, size, cost, running=count, weight=0.0) for size in (count, at_once)
+    )
+    assert 1.0 - some_ms / all_ms <= most_saved_share(count, at_once, cost) + 1e-9
+
+
+def test_the_bound_is_reached_by_equal_lengths_one_after_the_other() -> None:
+    cost = StepCost(0.0, 1.0)
+    all_ms, one_ms = (completion_ms([7] * 4, size, cost, running=4, weight=0.0) for size in (4, 1))
+    assert 1.0 - one_ms / all_ms == pytest.approx(most_saved_share(4, 1, cost))
+
+
+request_shapes = st.tuples(st.integers(1, 400), st.integers(0, 300), st.booleans(), st.integers(0, 3))
+
+
+@settings(deadline=None)
+@given(
+    st.lists(request_shapes, min_size=2, max_size=24),
+    st.sampled_from([0, 0, 3, 40]),
+    st.floats(0.0, 8.0),
+    st.floats(0.1, 3.0),
+    st.integers(0, 30),
+    st.sampled_from([0.0, 0.02, 0.1, 0.3]),
+)
+def test_batches_given_up_without_a_play_would_not_have_been_run(
+    shapes: list[tuple[int, int, bool, int]],
+    waiting: int,
+    fixed_ms: float,
+    row_ms: float,
+    started: int,
+    hold_gain: float,
+) -> None:
+    running = [
+        RequestFacts(
+            str(at), at, 50, tokens + done, generated_tokens=done, ignores_eos=known, held_steps=held
+        )
+        for at, (tokens, done, known, held) in enumerate(shapes)
+    ]
+
+    def plan() -> tuple[int, float, frozenset[int]]:
+        policy = policy_of((fixed_ms, row_ms, 0.001), hold_gain=hold_gain)
+        for step in range(40):
+            policy.demand.observe_steps(server(8 * step, 64 * step), 8, 800)
+        for at in range(started):
+            policy.observe_started(RequestFacts(f"s{at}", at, 1, 60, ignores_eos=True), [], server())
+        held = policy.hold(running, waiting, server())
+        assert policy.holding.plan is not None
+        return policy.holding.plan.most_at_once, policy.holding.plan.gain, held
+
+    with pytest.MonkeyPatch.context() as patch:
+        # All that carry the demand are played.
+        patch.setattr(hold, "ROUNDING", math.inf)
+        full = plan()
+    assert plan() == full

@@ -167,6 +167,11 @@ def refuse_combinations(server_args: Any, config: EntropicConfig) -> None:
             "--entropic-attention on needs the entropies and surprisals of --entropic-telemetry on and "
             "--entropic-telemetry-prompt-surprisal on"
         )
+    if config.attention.enabled and not config.cpu.fast_path:
+        problems.append(
+            "--entropic-attention on is not available with --entropic-cpu-fast-path off: SGLang's own CPU operations read "
+            "whole contexts"
+        )
     if config.trace.publish is not None and (getattr(server_args, "dp_size", 1) or 1) > 1:
         problems.append(
             "--entropic-trace-publish is not available with --dp-size > 1: every rank would bind the endpoint"

@@ -54,7 +54,14 @@ class EntropicScheduler(ScheduledByEntropy):
         self.entropic_config: EntropicConfig = active_config()
         self.entropic_counters = Counters()
         self.entropic_telemetry: Telemetry | None = None
+        prunes_on_gpu = self.entropic_config.attention.enabled and not compiled_kernels_asked_for()
+        if prunes_on_gpu:
+            from sgl_entropic.runtime.gpu import flashinfer_pruning  # noqa: PLC0415 -- nothing of it elsewhere
+
+            flashinfer_pruning.install(self.entropic_config.attention.block_tokens)
         super().__init__(*args, **kwargs)
+        if prunes_on_gpu:
+            flashinfer_pruning.verify()
         asked = self.entropic_config.telemetry.enabled or self.entropic_config.scheduling.enabled
         self.entropic_metrics = self._build_metrics() if asked and self.is_generation else None
         if self.entropic_seat is not None:
@@ -104,6 +111,7 @@ class EntropicScheduler(ScheduledByEntropy):
                 req_to_token=self.req_to_token_pool.req_to_token,
                 counters=self.entropic_counters,
                 cost=ReadCost.of(self.model_config, runner.token_to_kv_pool, runner.page_size),
+                on_gpu=not compiled_kernels_asked_for(),
             )
         )
 

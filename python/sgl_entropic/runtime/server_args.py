@@ -12,7 +12,8 @@ from sgl_entropic.config import add_arguments, configuration, refuse_unknown
 from sgl_entropic.errors import EntropicError, UnsupportedError
 from sgl_entropic.runtime.active_config import active_config
 from sgl_entropic.runtime.cpu_refusals import refuse_on_cpu
-from sgl_entropic.runtime.refusals import refuse_combinations
+from sgl_entropic.runtime.gpu.refusals import gpu_problems, policy_problem
+from sgl_entropic.runtime.refusals import raise_if_any, refuse_combinations
 from sgl_entropic.runtime.seams import verify
 from sgl_entropic.runtime.start_probes import probe_outlets, probe_port
 
@@ -41,6 +42,10 @@ def around_from_cli_args(original: Callable[..., Any], cls: type, namespace: arg
             namespace.device = namespace.device or "cpu"
             # An idle scheduler that polls takes a whole core from everybody else on the machine.
             namespace.sleep_on_idle = True
+        elif config.attention.enabled:
+            raise_if_any(
+                [*gpu_problems(namespace), *filter(None, [policy_problem(config.attention.policy or "surprisal")])]
+            )
         refuse_combinations(namespace, config)
         probe_outlets(config)
         if (getattr(namespace, "node_rank", 0) or 0) == 0:

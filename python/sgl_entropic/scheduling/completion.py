@@ -57,14 +57,14 @@ def completion_ms(
 
 
 def most_saved_share(count: int, at_once: int, cost: StepCost) -> float:
-    """Return a bound of what ``at_once`` at a time may save of the sum of completion times of ``count`` at once.
+    """Return the largest share of the sum of completion times that fewer at once may save, of ``count``.
 
-    It holds for all lengths, if nobody waits. A completion time is ``fixed_ms`` for each step until then, and ``row_ms``
-    for each token that all generated until then. In whatever order, the steps of all ends sum to no less than with the
-    shortest first, where from the longest on each length counts ``ceil(i / at_once)`` times (Conway, Maxwell and Miller
-    1967), and of the tokens, no less than the j shortest lengths were generated at the j-th end. Both sums, and that of
-    all at once, add up over the times in which exactly m of the lengths are not yet reached, so their quotient is at
-    least the smallest quotient of any m.
+    It holds for all lengths, if nobody waits. A completion time is ``fixed_ms`` for each step until then, and
+    ``row_ms`` for each token that all generated until then. In whatever order, the steps of all ends sum to
+    no less than with the shortest first, where from the longest on each length counts ``ceil(i / at_once)``
+    times (Conway, Maxwell and Miller 1967), and of the tokens, no less than the j shortest lengths were
+    generated at the j-th end. Both sums, and that of all at once, add up over the times in which exactly m of
+    the lengths are not yet reached, so their quotient is at least the smallest quotient of any m.
     """
     steps, least = 0, 1.0
     for left in range(1, count + 1):

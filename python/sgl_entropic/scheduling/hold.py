@@ -144,7 +144,7 @@ class HoldPlanner:
     def _worth_playing(
         self, running: Sequence[RequestFacts], waiting_count: int, cost: StepCost, needed: float
     ) -> dict[int, float]:
-        """Return the numbers at once that may save the share ``needed``, largest first, with the price of each."""
+        """Return the numbers at once that may save the share ``needed``, largest first, with their prices."""
         count = len(running)
         load = min(1.0, self._demand.load(cost.token_ms(count)))
         # All tokens to come may be 0 only where none is allowed, and a share of nothing is not bounded.

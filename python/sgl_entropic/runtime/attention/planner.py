@@ -17,7 +17,7 @@ from sgl_entropic.config.model import AttentionConfig
 from sgl_entropic.runtime.attention.cost import ReadCost
 from sgl_entropic.runtime.attention.request import RequestPruning, read_of
 from sgl_entropic.runtime.attention.settings import default_policy
-from sgl_entropic.runtime.attention.step_plan import StepPlan, publish
+from sgl_entropic.runtime.attention.step_plan import StepPlan, published
 from sgl_entropic.runtime.request_state import RequestState, state_of
 from sgl_entropic.trace.counters import Counters
 
@@ -34,6 +34,7 @@ class Planner:
         req_to_token: ``[rows, context]`` SGLang's table of slots.
         counters: what was read.
         cost: of a token of context.
+        on_gpu: whether the lists go to FlashInfer, or to the compiled kernels of the CPU platform.
     """
 
     config: AttentionConfig
@@ -41,6 +42,7 @@ class Planner:
     req_to_token: torch.Tensor
     counters: Counters
     cost: ReadCost
+    on_gpu: bool = False
 
     def state(self) -> dict[str, Any]:
         """For ``/server_info``: what was read and what was not."""
@@ -62,21 +64,20 @@ class Planner:
         lengths = batch.seq_lens_cpu.tolist()
         readings: list[Reading | None] = []
         requests: list[RequestPruning | None] = []
-        for row, (req, length) in enumerate(zip(batch.reqs, lengths, strict=True)):
+        rows = batch.req_pool_indices_cpu.tolist()
+        for row, req, length in zip(rows, batch.reqs, lengths, strict=True):
             state = state_of(req)
             pruning = state.pruning
             requests.append(pruning)
-            readings.append(None if pruning is None else self._read(batch, row, state, pruning, req, length))
+            readings.append(None if pruning is None else self._read(row, state, pruning, req, length))
         plan = StepPlan(self.config.block_tokens, lengths, readings, requests)
         return plan if plan.prunes or plan.measures else None
 
-    def _read(
-        self, batch: Any, row: int, state: RequestState, pruning: RequestPruning, req: Any, length: int
-    ) -> Reading:
+    def _read(self, row: int, state: RequestState, pruning: RequestPruning, req: Any, length: int) -> Reading:
         output_index = length - len(req.origin_input_ids)
 
         def contributed(blocks: int) -> Floats:
-            return self._contribution(batch, row, pruning, blocks)
+            return self._contribution(row, state, pruning, req, blocks)
 
         spikes = pruning.policy.spikes
         reading = pruning.policy.step(output_index, length, state.entropy_at, contributed)
@@ -87,11 +88,20 @@ class Planner:
         pruning.note(output_index, read_of(reading, length, pruning.policy.settings))
         return reading
 
-    def _contribution(self, batch: Any, row: int, pruning: RequestPruning, blocks: int) -> Floats:
-        block = self.config.block_tokens
-        slots = self.req_to_token[batch.req_pool_indices_cpu[row], : blocks * block].long()
-        surprisal = self.surprisal_nats[slots].float().cpu().numpy()
-        return contribution(pruning.policy.settings, surprisal, pruning.mass)
+    def _contribution(self, row: int, state: RequestState, pruning: RequestPruning, req: Any, blocks: int) -> Floats:
+        prompt = pruning.prompt_surprisal_nats
+        if prompt is None:
+            # The one time that a GPU is waited for; what is generated has been read by the host already.
+            slots = self.req_to_token[row, : len(req.origin_input_ids)].long()
+            prompt = self.surprisal_nats[slots].float().cpu().numpy()
+            pruning.prompt_surprisal_nats = prompt
+        wanted = blocks * self.config.block_tokens
+        generated = [reading.surprisal_nats for reading in state.readings[: max(0, wanted - len(prompt))]]
+        # A tail that is read whole hides what the host does not know yet.
+        known = np.full(wanted, np.nan, dtype=np.float32)
+        both = np.concatenate((prompt[:wanted], np.array(generated, dtype=np.float32)))
+        known[: len(both)] = both
+        return contribution(pruning.policy.settings, known, pruning.mass)
 
 
 _installed: Planner | None = None
@@ -112,15 +122,18 @@ def installed() -> Planner | None:
 def pruned(batch: Any) -> Iterator[None]:
     """Around a forward pass of ``batch``: its plan is there for the attention backend, and what that measured is kept."""
     plan = None if _installed is None else _installed.plan(batch)
-    if plan is None:
+    if plan is None or _installed is None:
         yield
-        return
-    publish(plan)
-    try:
-        yield
-    finally:
-        publish(None)
-    plan.deliver()
+    elif _installed.on_gpu:
+        from sgl_entropic.runtime.gpu import plan as gpu  # noqa: PLC0415 -- nothing of it on other platforms
+
+        with gpu.published(gpu.GpuPlan.of(plan)) as step:
+            yield
+        if not step.used:
+            plan.not_followed()
+    else:
+        with published(plan):
+            yield
 
 
 def _withhold(req: Any, pruning: RequestPruning) -> None:

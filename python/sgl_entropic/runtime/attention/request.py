@@ -49,6 +49,7 @@ class RequestPruning:
         policy: decides step by step.
         mass: ``[layers, blocks]`` attention that each block received when it was last measured, and before.
         reads: by output index; ``None`` for a token that no decode step of ours computed.
+        prompt_surprisal_nats: of the prompt's tokens, fetched from the device once; later tokens' come with their readings.
         keys: what stands for the blocks of the request's keys, where it chooses by its query; the backend's own.
         marked: whether the request's cache has been withheld from the prefix tree.
     """
@@ -56,6 +57,7 @@ class RequestPruning:
     policy: Pruning
     mass: NDArray[np.float32] | None = None
     reads: list[Read | None] = field(default_factory=list)
+    prompt_surprisal_nats: NDArray[np.float32] | None = None
     keys: Any = None
     marked: bool = False
 
@@ -64,6 +66,10 @@ class RequestPruning:
         del self.reads[output_index:]
         self.reads.extend([None] * (output_index - len(self.reads)))
         self.reads.append(read)
+
+    def read_all(self, context_tokens: int) -> None:
+        """The step last noted read everything."""
+        self.reads[-1] = Read(float(context_tokens), context_tokens)
 
     def read_at(self, output_index: int) -> Read | None:
         """What the step of ``output_index`` read, if a decode step computed it."""
@@ -113,7 +119,8 @@ def read_of(reading: Reading, length: int, settings: AttentionSettings) -> Read:
 
 def pruning_of(req: Any, params: RequestParams) -> RequestPruning | None:
     """Pruning of a ``Req`` of SGLang with these parameters; ``None`` where it reads all of its context."""
-    if getattr(req, "beam_group", None) is not None:
+    config = active_config().attention
+    if not config.enabled or getattr(req, "beam_group", None) is not None:
         return None
-    settings = settings_of(params, active_config().attention, req.vocab_size)
+    settings = settings_of(params, config, req.vocab_size)
     return None if settings is None else RequestPruning(Pruning(settings))

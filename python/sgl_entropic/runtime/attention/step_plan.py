@@ -5,7 +5,8 @@ Made where the batch is at hand, consumed by the backend in the same call of the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,6 +81,12 @@ class StepPlan:
                 found.append(None)
         return found if any(found) else None
 
+    def not_followed(self) -> None:
+        """The backend read everything after all: say so."""
+        for request, length in zip(self.requests, self.lengths, strict=True):
+            if request is not None:
+                request.read_all(length)
+
     def deliver(self) -> None:
         """Hand the measured mass to the requests that wanted it."""
         if self.mass is None:
@@ -92,10 +99,16 @@ class StepPlan:
 _current: StepPlan | None = None
 
 
-def publish(plan: StepPlan | None) -> None:
-    """Make ``plan`` the one of the coming forward pass; ``None`` reads all."""
+@contextmanager
+def published(plan: StepPlan) -> Iterator[None]:
+    """Put ``plan`` in force for the forward pass inside, and hand on what that measured."""
     global _current  # noqa: PLW0603 -- one forward pass at a time in a scheduler process
     _current = plan
+    try:
+        yield
+    finally:
+        _current = None
+    plan.deliver()
 
 
 def current() -> StepPlan | None:

@@ -148,10 +148,11 @@ class EntropicDecodeUpdater(FlashInferIndicesUpdaterDecode):
         if source.is_translated or source.v2p is not None or source.entry_page_size != 1:
             raise SeamError(f"the table of KV slots holds pages or virtual ids, not slots; {_OFF}")
         write_lists(source.ids, source.row_ids, lists, indptr, indices)
+        # Lengths and their sum are those of full lists: only a SGLang that made its own after all would look at them.
         super().call_begin_forward(
             wrapper,
             device_lengths,
-            lists.slots,
+            lists.tokens,
             kv_indptr,
             None,
             SimpleNamespace(kv_indptr=indptr, kv_indices=indices),

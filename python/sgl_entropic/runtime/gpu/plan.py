@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from sgl_entropic.attention.selection import Selection
 from sgl_entropic.errors import SeamError
+from sgl_entropic.runtime.attention.step_plan import StepPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,7 @@ class GpuPlan:
 
     Raises:
         ValueError: sizes that contradict each other, or a selection for each layer.
+        TypeError: a choice by the query.
     """
 
     selections: tuple[Selection | None, ...]
@@ -38,6 +40,8 @@ class GpuPlan:
         for row, (selection, length) in enumerate(zip(self.selections, self.lengths, strict=True)):
             if selection is None:
                 continue
+            if not isinstance(selection, Selection):
+                raise TypeError(f"row {row}: only kernels of the CPU platform choose blocks by the query")
             layers, blocks = selection.kept.shape
             if layers != 1:
                 raise ValueError(f"row {row}: {layers} layers; FlashInfer has one list for all of them")
@@ -51,6 +55,12 @@ class GpuPlan:
                     f"row {row}: the newest token, {length - 1}, is read always, so the tail that begins at "
                     f"{selection.tail_start} must hold it"
                 )
+
+    @classmethod
+    def of(cls, step: StepPlan) -> GpuPlan:
+        """What the plan of a step says to FlashInfer."""
+        # A choice by the query is not a Selection, which is said above.
+        return cls(tuple(step.selections()), tuple(step.lengths), step.block_tokens)  # type: ignore[arg-type]
 
     @property
     def prunes(self) -> bool:
