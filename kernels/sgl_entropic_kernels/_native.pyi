@@ -13,6 +13,14 @@ Indices: TypeAlias = Any
 # [slots, kv_heads, head_dim], float32, or bfloat16 viewed as uint16; head_dim a multiple of 16.
 Cache: TypeAlias = Any
 
+# uint8.
+Mask: TypeAlias = Any
+
+# Keys, blocks, budget, sinks, recent, bonus. Of the first ``blocks`` blocks, the first ``sinks``, the last ``recent``, and
+# up to ``budget`` in all those of the largest ``reference_ops.block_scores``; of equals the later ones. ``bonus`` float32
+# [blocks]; NaN: read before all others. Attention below e^-87 of what each head pays most for is none at all.
+Choice: TypeAlias = tuple[BlockKeys, int, int, int, int, Floats]
+
 PackFormat: TypeAlias = Literal["float32", "lossless", "int8", "small"]
 
 # The instruction set in use; ``RuntimeError`` when ``SGLANG_ENTROPIC_ISA`` names one that is not there.
@@ -153,6 +161,10 @@ class Decoder:
     # One cache for each layer. The memory stays the caller's, who keeps it alive.
     def set_cache(self, k: list[Cache], v: list[Cache]) -> None: ...
     # ``hidden_states`` [tokens, hidden]: embeddings in unless ``ids`` are given; after the final norm out.
+    # ``kept`` [layers or 1, requests, blocks]: blocks of ``block_tokens`` tokens of decoded requests that are read (not 0),
+    # ``tail`` [requests]: the token from which on all is read (0: everything). ``mass`` [layers, requests, blocks]: the
+    # attention that blocks received, meant over the heads, of requests that read everything; 0 of others.
+    # ``choices``, one a request: its row of ``kept`` is chosen anew in each layer, of all blocks before its tail.
     def forward(
         self,
         ids: Indices | None,
@@ -162,4 +174,35 @@ class Decoder:
         kv_slots: Indices,
         q_indptr: Indices,
         hidden_states: Floats,
+        block_tokens: int = 0,
+        kept: Mask | None = None,
+        tail: Indices | None = None,
+        mass: Floats | None = None,
+        choices: list[Choice | None] | None = None,
     ) -> None: ...
+
+# What stands for the blocks of one request's keys in every layer, see ``reference_ops.block_keys``: computed once for each
+# block, in blocks of the ``block_tokens`` of its first use. One step at a time may use it.
+class BlockKeys:
+    def __init__(self, layers: int, kv_heads: int, head_dim: int, bounds: bool) -> None: ...
+    # Forgets all, for keys that were computed anew; ``ValueError`` while a step uses it.
+    def reset(self) -> None: ...
+    # Blocks that are there in all layers.
+    @property
+    def ready(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+
+# One layer's choice for a query ``q`` [q_heads, head_dim], of a model that runs module by module. ``slots``: of the
+# request's tokens, oldest first; ``kept`` uint8 [blocks]: 1 for what is read.
+def choose_blocks(
+    choice: Choice,
+    layer: int,
+    q: Floats,
+    k_cache: Cache,
+    slots: Indices,
+    block_tokens: int,
+    scale: float,
+    logit_cap: float,
+    kept: Mask,
+) -> None: ...

@@ -209,6 +209,39 @@ def paged_attention(
     return result
 
 
+def block_keys(keys: ArrayLike, block_tokens: int, *, bounds: bool) -> Floats:
+    """What stands for each whole block of ``keys`` [tokens, kv_heads, head_dim]: [blocks, 1 or 2, kv_heads, head_dim].
+
+    The mean of its keys or, of ``bounds``, the least and the largest of each number (Quest, arXiv:2406.10774), rounded
+    to bfloat16.
+    """
+    every = f64(keys)
+    blocks = every[: len(every) // block_tokens * block_tokens].reshape(-1, block_tokens, *every.shape[1:])
+    parts = [blocks.min(1), blocks.max(1)] if bounds else [blocks.mean(1)]
+    return f64(from_bfloat16(to_bfloat16(np.stack(parts, 1))))
+
+
+def block_scores(q: ArrayLike, keys: Floats, scoring: Scoring, bonus: ArrayLike) -> Floats:
+    """How much a query [q_heads, head_dim] is likely to want each block [blocks]; ``keys`` as ``block_keys`` gives them.
+
+    ln of the sum over heads of the attention that each pays to blocks whose keys were all like what stands for them, or
+    the best that its bounds allow; plus ``bonus`` [blocks], whose NaN is infinite.
+    """
+    query = f64(q)
+    group = len(query) // keys.shape[2]
+    total = np.zeros(len(keys))
+    for h in range(len(query)):
+        products = keys[:, :, h // group] * query[h]
+        scores = products.max(1).sum(1) * scoring.scale
+        if scoring.logit_cap > 0.0:
+            scores = scoring.logit_cap * np.tanh(scores / scoring.logit_cap)
+        weights = np.exp(scores - scores.max())
+        total += weights / weights.sum()
+    added = f64(bonus)
+    scored: Floats = np.where(np.isnan(added), np.inf, np.log(total) + added)
+    return scored
+
+
 def logit_statistics(logits: ArrayLike) -> Floats:
     """[rows, 4]: maximum, ln sum exp, entropy and varentropy (nats, nats squared) of finite rows [rows, n]."""
     z = f64(logits)

@@ -143,12 +143,20 @@ void init_block_keys(sge::BlockKeys* self, int layers, int kv_heads, int head_di
   new (self) sge::BlockKeys(layers, kv_heads, head_dim, bounds ? sge::BlockKind::kBounds : sge::BlockKind::kMean);
 }
 
+// Refused while a step uses them.
+void reset_block_keys(sge::BlockKeys& self) {
+  require(self.claim(), "the keys are in use by a step");
+  self.reset();
+  self.release();
+}
+
 using ChoiceRow = std::tuple<std::shared_ptr<sge::BlockKeys>, int, int, int, int, Vector>;
 
-// Claims the keys of all choices, and gives them back.
+// Claims the keys of choices, and gives them back.
 class Claims {
  public:
   void add(const std::shared_ptr<sge::BlockKeys>& keys) {
+    held_.reserve(held_.size() + 1);
     require(keys->claim(), "the keys of a choice are in use by another request or step");
     held_.push_back(keys);
   }
@@ -160,36 +168,44 @@ class Claims {
   std::vector<std::shared_ptr<sge::BlockKeys>> held_;
 };
 
-std::vector<sge::Choice> choices_of(const sge::Decoder& self, const sge::Requests& step,
-                                    const std::vector<std::optional<ChoiceRow>>& rows, sge::Blocks& blocks, Claims& claims) {
-  require(rows.size() == static_cast<size_t>(step.count()), "choices must have one entry a request");
-  require(blocks.tail.size() == rows.size(), "choices need tail");
+// What the row says, checked, its keys claimed.
+sge::Choice choice_of(const ChoiceRow& row, int block_tokens, Claims& claims) {
+  const auto& [keys, blocks, budget, sinks, recent, bonus] = row;
+  require(sinks >= 0 && recent >= 0 && int64_t{sinks} + recent <= budget && budget <= blocks,
+          "accepted: sinks + recent <= budget <= blocks");
+  require_memory(bonus);
+  require(bonus.shape(0) == static_cast<size_t>(blocks), "bonus must be [blocks]");
+  claims.add(keys);
+  require(keys->block_tokens() == 0 || keys->block_tokens() == block_tokens,
+          "the keys of a choice are of blocks of " + std::to_string(keys->block_tokens()) + " tokens, not " +
+              std::to_string(block_tokens));
+  return {keys, blocks, budget, sinks, recent, {bonus.data(), bonus.data() + blocks}};
+}
+
+// One for each request; none where no request has one.
+std::vector<sge::Choice> choices_of(const sge::Decoder& self, const std::vector<std::optional<ChoiceRow>>& rows,
+                                    const sge::Blocks& blocks, Claims& claims) {
+  require(rows.size() == blocks.tail.size(), "choices must have one entry a request");
   std::vector<sge::Choice> choices(rows.size());
-  int64_t width = blocks.width;
+  bool any = false;
   for (size_t r = 0; r < rows.size(); ++r) {
     if (!rows[r]) continue;
-    const auto& [keys, count, budget, sinks, recent, bonus] = *rows[r];
+    any = true;
+    const auto& keys = std::get<0>(*rows[r]);
     require(keys != nullptr, "a choice needs keys");
     require(keys->layers() == static_cast<int>(self.layers.size()) && keys->kv_heads() == self.kv_heads &&
                 keys->head_dim() == self.head_dim,
             "the keys of a choice must be of the decoder's layers, kv_heads and head_dim");
+    const int count = std::get<1>(*rows[r]);
+    // A tail is for decoded requests, and covered by kept, which therefore has room for the row.
     require(count > 0 && int64_t{count} * blocks.block_tokens == blocks.tail[r],
             "the blocks of a choice must end where the tail begins");
-    require(sinks >= 0 && recent >= 0 && int64_t{sinks} + recent <= budget && budget <= count,
-            "accepted: sinks + recent <= budget <= blocks");
-    require_memory(bonus);
-    require(bonus.shape(0) == static_cast<size_t>(count), "bonus must be [blocks]");
-    claims.add(keys);
-    choices[r] = {keys, count, budget, sinks, recent, {bonus.data(), bonus.data() + count}};
-    width = std::max(width, int64_t{count});
+    choices[r] = choice_of(*rows[r], blocks.block_tokens, claims);
   }
-  // Rows that are chosen may need more room than those that are given.
-  std::vector<uint8_t> kept(static_cast<size_t>(std::max(1, blocks.layers)) * rows.size() * static_cast<size_t>(width));
-  for (size_t row = 0; blocks.width > 0 && !blocks.kept.empty() && row < static_cast<size_t>(blocks.layers) * rows.size(); ++row) {
-    std::copy_n(blocks.kept.begin() + static_cast<int64_t>(row) * blocks.width, blocks.width,
-                kept.begin() + static_cast<int64_t>(row) * width);
+  if (!any) return {};
+  for (const auto& choice : choices) {
+    if (choice.keys) choice.keys->make_room(choice.blocks, blocks.block_tokens);
   }
-  blocks.layers = std::max(1, blocks.layers), blocks.width = width, blocks.kept = std::move(kept);
   return choices;
 }
 
@@ -227,18 +243,19 @@ void forward(const sge::Decoder& self, const std::optional<Indices>& ids, const 
   require(!choices || kept, "choices need kept and tail");
   Claims claims;
   std::vector<sge::Choice> rows;
-  if (choices) rows = choices_of(self, step, *choices, blocks, claims);
+  if (choices) rows = choices_of(self, *choices, blocks, claims);
   // Nothing is refused from here on, so nothing was written by a call that is.
   if (mass) std::fill(mass->data(), mass->data() + mass->size(), 0.0f);
   Unlocked unlocked;
   self.forward(ids ? tokens_in.data() : nullptr, at.data(), to.data(), count, step, hidden_states.data(),
-               chosen ? &blocks : nullptr, choices ? &rows : nullptr);
+               chosen ? &blocks : nullptr, rows.empty() ? nullptr : &rows);
 }
 
 // One layer's choice of one request, for a model that runs module by module; true in kept [blocks] is read.
 void choose_blocks(const ChoiceRow& choice, int layer, const Matrix& q, const CacheArray& k_cache, const Indices& slots,
                    int block_tokens, double scale, double logit_cap, const Array<uint8_t, nb::ndim<1>>& kept) {
-  const auto& [keys, count, budget, sinks, recent, bonus] = choice;
+  const auto& keys = std::get<0>(choice);
+  const int count = std::get<1>(choice);
   const sge::KvCache kv = cache_of(k_cache, k_cache);
   const int q_heads = check_heads(q.shape(0), kv);
   require(keys != nullptr, "a choice needs keys");
@@ -247,20 +264,17 @@ void choose_blocks(const ChoiceRow& choice, int layer, const Matrix& q, const Ca
   require(layer >= 0 && layer < keys->layers(), "layer must be one of those of the keys");
   require(block_tokens > 0 && count > 0 && static_cast<size_t>(count) <= slots.shape(0) / static_cast<size_t>(block_tokens),
           "slots must hold the blocks of the choice");
-  require(sinks >= 0 && recent >= 0 && int64_t{sinks} + recent <= budget && budget <= count,
-          "accepted: sinks + recent <= budget <= blocks");
-  require_memory(q, bonus, kept);
-  require(bonus.shape(0) == static_cast<size_t>(count) && kept.shape(0) == static_cast<size_t>(count),
-          "bonus and kept must be [blocks]");
+  require_memory(q, kept);
+  require(kept.shape(0) == static_cast<size_t>(count), "kept must be [blocks]");
   require_finite(scale, "scale");
   require(std::isfinite(logit_cap) && logit_cap >= 0, "logit_cap must be finite and at least 0 (0: none)");
   const auto at = in_range(slots, static_cast<int64_t>(k_cache.shape(0)), "slots");
-  const sge::Choice one{keys, count, budget, sinks, recent, {bonus.data(), bonus.data() + count}};
   Claims claims;
-  claims.add(keys);
+  const sge::Choice one = choice_of(choice, block_tokens, claims);
+  keys->make_room(count, block_tokens);
+  const sge::AttentionShape shape{q_heads, static_cast<float>(scale), static_cast<float>(logit_cap), -1};
   Unlocked unlocked;
-  const uint16_t* summaries = keys->upto(layer, count, kv, at.data(), block_tokens);
-  sge::choose(one, q.data(), {q_heads, static_cast<float>(scale), static_cast<float>(logit_cap), -1}, summaries, kept.data());
+  sge::choose(one, q.data(), shape, keys->upto(layer, count, kv, at.data()), kept.data());
 }
 
 }  // namespace
@@ -277,12 +291,12 @@ void add_decoder(nb::module_& m) {
       .def("forward", &forward, "ids"_a.noconvert().none(), "positions"_a.noconvert(), "out_slots"_a.noconvert(),
            "kv_indptr"_a.noconvert(), "kv_slots"_a.noconvert(), "q_indptr"_a.noconvert(), "hidden_states"_a.noconvert(),
            "block_tokens"_a = 0, "kept"_a.noconvert() = nb::none(), "tail"_a.noconvert() = nb::none(),
-           "mass"_a.noconvert() = nb::none(), "choices"_a = nb::none());
-  m.def("choose_blocks", &choose_blocks, "choice"_a, "layer"_a, "q"_a.noconvert(), "k_cache"_a.noconvert(),
+           "mass"_a.noconvert() = nb::none(), "choices"_a.noconvert() = nb::none());
+  m.def("choose_blocks", &choose_blocks, "choice"_a.noconvert(), "layer"_a, "q"_a.noconvert(), "k_cache"_a.noconvert(),
         "slots"_a.noconvert(), "block_tokens"_a, "scale"_a, "logit_cap"_a, "kept"_a.noconvert());
   nb::class_<sge::BlockKeys>(m, "BlockKeys")
       .def("__init__", &init_block_keys, "layers"_a, "kv_heads"_a, "head_dim"_a, "bounds"_a)
-      .def("reset", &sge::BlockKeys::reset)
+      .def("reset", &reset_block_keys)
       .def_prop_ro("ready", &sge::BlockKeys::ready)
       .def_prop_ro("nbytes", &sge::BlockKeys::bytes);
 }

@@ -2,31 +2,66 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
+#include <cstring>
+#include <functional>
 
 namespace sge {
 
 BlockKeys::BlockKeys(int layers, int kv_heads, int head_dim, BlockKind kind)
-    : kv_heads_(kv_heads), head_dim_(head_dim), kind_(kind), ready_(static_cast<size_t>(layers)), of_layer_(static_cast<size_t>(layers)) {}
-
-size_t BlockKeys::bytes() const {
-  size_t total = 0;
-  for (const auto& keys : of_layer_) total += keys.capacity() * sizeof(uint16_t);
-  return total;
+    : kv_heads_(kv_heads), head_dim_(head_dim), kind_(kind), ready_(static_cast<size_t>(layers)),
+      of_layer_(static_cast<size_t>(layers)) {
+  reset();
 }
 
-const uint16_t* BlockKeys::upto(int layer, int blocks, const KvCache& kv, const int64_t* slots, int block_tokens) {
-  std::vector<uint16_t>& keys = of_layer_[static_cast<size_t>(layer)];
-  const size_t size = static_cast<size_t>(kv_heads_) * head_dim_ * (kind_ == BlockKind::kBounds ? 2 : 1);
-  if (keys.size() < size * static_cast<size_t>(blocks)) keys.resize(size * static_cast<size_t>(blocks));
-  int& ready = ready_[static_cast<size_t>(layer)];
-  for (int b = ready; b < blocks; ++b) {
-    const int64_t* of_block = slots + static_cast<int64_t>(b) * block_tokens;
-    kernels().summarise_keys(kv, of_block, block_tokens, kind_, keys.data() + size * static_cast<size_t>(b));
+size_t BlockKeys::of_block() const {
+  return static_cast<size_t>(kv_heads_) * static_cast<size_t>(head_dim_) * (kind_ == BlockKind::kBounds ? 2 : 1);
+}
+
+int BlockKeys::ready() const {
+  int least = ready_[0].load(std::memory_order_relaxed);
+  for (const auto& ready : ready_) least = std::min(least, ready.load(std::memory_order_relaxed));
+  return least;
+}
+
+void BlockKeys::reset() {
+  for (auto& ready : ready_) ready.store(0, std::memory_order_relaxed);
+  block_tokens_ = 0;
+}
+
+void BlockKeys::make_room(int blocks, int block_tokens) {
+  size_t bytes = 0;
+  for (auto& keys : of_layer_) {
+    const size_t size = of_block() * static_cast<size_t>(blocks);
+    if (keys.size() < size) keys.resize(size);
+    bytes += keys.capacity() * sizeof(uint16_t);
   }
-  ready = std::max(ready, blocks);
-  return keys.data();
+  bytes_.store(bytes, std::memory_order_relaxed);
+  block_tokens_ = block_tokens;
 }
+
+const uint16_t* BlockKeys::upto(int layer, int blocks, const KvCache& kv, const int64_t* slots) {
+  uint16_t* keys = of_layer_[static_cast<size_t>(layer)].data();
+  std::atomic<int>& ready = ready_[static_cast<size_t>(layer)];
+  for (int b = ready.load(std::memory_order_relaxed); b < blocks; ++b) {
+    const int64_t* from = slots + static_cast<int64_t>(b) * block_tokens_;
+    kernels().summarise_keys(kv, from, block_tokens_, kind_, keys + of_block() * static_cast<size_t>(b));
+    ready.store(b + 1, std::memory_order_relaxed);
+  }
+  return keys;
+}
+
+namespace {
+
+// Larger for a larger score, and for the later one of equal blocks; the block is in the low half.
+uint64_t rank_of(float score, int block) {
+  uint32_t bits;
+  const float positive_zero = score + 0.0f;
+  std::memcpy(&bits, &positive_zero, sizeof bits);
+  bits = bits >> 31 ? ~bits : bits | 0x80000000u;
+  return uint64_t{bits} << 32 | static_cast<uint32_t>(block);
+}
+
+}  // namespace
 
 void choose(const Choice& choice, const float* q, const AttentionShape& shape, const uint16_t* keys, uint8_t* kept) {
   const int blocks = choice.blocks, first_recent = blocks - choice.recent;
@@ -36,7 +71,7 @@ void choose(const Choice& choice, const float* q, const AttentionShape& shape, c
   const int rest = choice.budget - choice.sinks - choice.recent;
   if (rest <= 0) return;
   thread_local std::vector<float> weights, sums, score;
-  thread_local std::vector<int> order;
+  thread_local std::vector<uint64_t> ranks;
   weights.resize(static_cast<size_t>(shape.q_heads) * blocks);
   sums.resize(static_cast<size_t>(shape.q_heads));
   score.assign(static_cast<size_t>(blocks), 0.0f);
@@ -47,21 +82,15 @@ void choose(const Choice& choice, const float* q, const AttentionShape& shape, c
     const float inverse = 1.0f / sums[static_cast<size_t>(h)];
     for (int b = 0; b < blocks; ++b) score[static_cast<size_t>(b)] += w[b] * inverse;
   }
+  ranks.clear();
   for (int b = choice.sinks; b < first_recent; ++b) {
-    float& s = score[static_cast<size_t>(b)];
     const float bonus = choice.bonus[static_cast<size_t>(b)];
-    s = std::isnan(bonus) ? INFINITY : std::log(s) + bonus;
-    if (std::isnan(s)) s = -INFINITY;  // a query or key that is no number
+    const float s = std::isnan(bonus) ? INFINITY : std::log(score[static_cast<size_t>(b)]) + bonus;
+    ranks.push_back(rank_of(std::isnan(s) ? -INFINITY : s, b));  // a query or key may be no number
   }
-  order.resize(static_cast<size_t>(first_recent - choice.sinks));
-  std::iota(order.begin(), order.end(), choice.sinks);
-  // Of equals the later one.
-  const auto before = [&](int a, int b) {
-    const float x = score[static_cast<size_t>(a)], y = score[static_cast<size_t>(b)];
-    return x != y ? x > y : a > b;
-  };
-  if (rest < static_cast<int>(order.size())) std::nth_element(order.begin(), order.begin() + rest, order.end(), before);
-  for (int i = 0; i < std::min(rest, static_cast<int>(order.size())); ++i) kept[order[static_cast<size_t>(i)]] = 1;
+  const auto end = ranks.begin() + std::min<int64_t>(rest, static_cast<int64_t>(ranks.size()));
+  if (end != ranks.end()) std::nth_element(ranks.begin(), end, ranks.end(), std::greater<>());
+  for (auto it = ranks.begin(); it != end; ++it) kept[static_cast<uint32_t>(*it)] = 1;
 }
 
 void choose_all(const std::vector<Choice>& choices, const float* q, int ldq, const KvCache& kv, const AttentionShape& shape,
@@ -74,7 +103,7 @@ void choose_all(const std::vector<Choice>& choices, const float* q, int ldq, con
     const int r = rows[static_cast<size_t>(i)];
     const Choice& choice = choices[static_cast<size_t>(r)];
     const int64_t* slots = requests.slots + requests.first[r];
-    const uint16_t* keys = choice.keys->upto(layer, choice.blocks, kv, slots, blocks.block_tokens);
+    const uint16_t* keys = choice.keys->upto(layer, choice.blocks, kv, slots);
     choose(choice, q + requests.query[r] * ldq, shape, keys, blocks.kept.data() + r * blocks.width);
   });
 }

@@ -2,7 +2,6 @@
 // surprising.
 #pragma once
 
-#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -13,7 +12,8 @@
 
 namespace sge {
 
-// What stands for the blocks of one request's keys, computed once for each block as the context grows.
+// What stands for the blocks of one request's keys, computed once for each block as the context grows. One step at a time
+// uses them: what is not const needs a claim.
 class BlockKeys {
  public:
   BlockKeys(int layers, int kv_heads, int head_dim, BlockKind kind);
@@ -23,28 +23,34 @@ class BlockKeys {
   int kv_heads() const { return kv_heads_; }
   int head_dim() const { return head_dim_; }
   // Blocks that are there in all layers.
-  int ready() const { return *std::min_element(ready_.begin(), ready_.end()); }
-  size_t bytes() const;
-  // Forgets all: the request's keys have been computed anew.
-  void reset() { std::fill(ready_.begin(), ready_.end(), 0); }
+  int ready() const;
+  size_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
 
-  // Of one layer, for the first `blocks` blocks of the request's slots.
-  const uint16_t* upto(int layer, int blocks, const KvCache& kv, const int64_t* slots, int block_tokens);
-  // One step at a time uses them.
-  bool claim() { return !claimed_.exchange(true); }
-  void release() { claimed_.store(false); }
+  bool claim() { return !claimed_.exchange(true, std::memory_order_acquire); }
+  void release() { claimed_.store(false, std::memory_order_release); }
+  // Tokens of a block, the same from the first use to a reset; before that 0.
+  int block_tokens() const { return block_tokens_; }
+  // Room for `blocks` blocks of `block_tokens` tokens in all layers: what follows needs no more memory.
+  void make_room(int blocks, int block_tokens);
+  // Of one layer, for the first `blocks` blocks of the request's slots, for which there is room.
+  const uint16_t* upto(int layer, int blocks, const KvCache& kv, const int64_t* slots);
+  // Forgets all: the request's keys have been computed anew.
+  void reset();
 
  private:
+  size_t of_block() const;
+
   std::atomic<bool> claimed_{false};
-  int kv_heads_, head_dim_;
+  std::atomic<size_t> bytes_{0};
+  int kv_heads_, head_dim_, block_tokens_ = 0;
   BlockKind kind_;
-  std::vector<int> ready_;  // by layer
+  std::vector<std::atomic<int>> ready_;  // by layer
   std::vector<std::vector<uint16_t>> of_layer_;
 };
 
 // One request's choice. `blocks` of its first blocks may be left out; `budget` of them are read: the first `sinks`, the
 // last `recent`, and those of the largest score, ln of the sum over heads of the attention that the block's keys suggest,
-// plus bonus[block] (NaN: always read).
+// plus bonus[block] (NaN: always read); of equals the later ones.
 struct Choice {
   std::shared_ptr<BlockKeys> keys;  // null: not chosen by its query
   int blocks = 0, budget = 0, sinks = 0, recent = 0;
@@ -54,7 +60,7 @@ struct Choice {
 // kept [blocks] of one request in one layer. q: [q_heads, head_dim] of its query.
 void choose(const Choice& choice, const float* q, const AttentionShape& shape, const uint16_t* keys, uint8_t* kept);
 
-// Fills the rows of kept of the requests that have a choice. q: rows of `ldq`, as in attention().
+// Fills the rows of kept of the requests that have a choice, whose keys have room. q: rows of `ldq`, as in attention().
 void choose_all(const std::vector<Choice>& choices, const float* q, int ldq, const KvCache& kv, const AttentionShape& shape,
                 const Requests& requests, int layer, Blocks& blocks);
 

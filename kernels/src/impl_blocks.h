@@ -1,21 +1,25 @@
 // What stands for a block of keys, and how a query scores it. Part of kernels_impl.cpp.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
+
 #include "impl_attention.h"
 #include "impl_rows.h"
 
 namespace sge::SGE_ISA {
 namespace {
 
-// Sums (or least and largest) over `count` keys of each number of a row of `width`, in the order of the tokens.
+// Sums (or least and largest) over `count` keys of each number, in the order of the tokens.
 template <bool BF16>
-void summarise_keys_of(const void* keys, int width, const int64_t* slots, int count, BlockKind kind, uint16_t* out) {
+void summarise_keys_of(const KvCache& kv, const int64_t* slots, int count, BlockKind kind, uint16_t* out) {
+  const int d = kv.head_dim, width = kv.kv_heads * d, of_head = kind == BlockKind::kMean ? d : 2 * d;
   float* row = scratch(static_cast<size_t>(width) * 2, 2);
   const F16 share = set1(1.0f / static_cast<float>(count));
   for (int i = 0; i < width; i += kWidth) {
-    F16 low = load_kv<BF16>(keys, slots[0] * width + i), high = low;
+    F16 low = load_kv<BF16>(kv.k, slots[0] * width + i), high = low;
     for (int t = 1; t < count; ++t) {
-      const F16 key = load_kv<BF16>(keys, slots[t] * width + i);
+      const F16 key = load_kv<BF16>(kv.k, slots[t] * width + i);
       if (kind == BlockKind::kMean) {
         low = low + key;
       } else {
@@ -23,23 +27,36 @@ void summarise_keys_of(const void* keys, int width, const int64_t* slots, int co
         high = max(high, key);
       }
     }
-    store(row + i, kind == BlockKind::kMean ? low * share : low);
-    store(row + width + i, high);
+    float* to = row + i / d * of_head + i % d;
+    store(to, kind == BlockKind::kMean ? low * share : low);
+    if (kind == BlockKind::kBounds) store(to + d, high);
   }
-  to_bf16_row(row, kind == BlockKind::kMean ? width : 2 * width, out);
+  to_bf16_row(row, kv.kv_heads * of_head, out);
 }
 
 void summarise_keys(const KvCache& kv, const int64_t* slots, int count, BlockKind kind, uint16_t* out) {
-  const int width = kv.kv_heads * kv.head_dim;
-  (kv.bf16 ? summarise_keys_of<true> : summarise_keys_of<false>)(kv.k, width, slots, count, kind, out);
+  (kv.bf16 ? summarise_keys_of<true> : summarise_keys_of<false>)(kv, slots, count, kind, out);
 }
 
-// The largest product that any key within the bounds of a block can have with the query.
-inline float bound(const float* q, const uint16_t* least, const uint16_t* largest, int d) {
+// The keys of a step are far larger than any cache, so they are read once, as they lie, and asked for some blocks ahead.
+constexpr int kBlocksAhead = 16;
+
+// Scores [count] become weights relative to the largest, equal ones equal weights wherever they lie; their sum. What
+// follows the scores, up to a whole vector, is written too.
+float weigh_blocks(float* s, int count, const AttentionShape& shape) {
+  const F16 scale = set1(shape.scale);
+  for (int i = count; i % kWidth != 0; ++i) s[i] = 0.0f;
+  for (int i = 0; i < count; i += kWidth) store(s + i, load(s + i) * scale);
+  for (int i = 0; shape.logit_cap > 0.0f && i < count; ++i) s[i] = capped(s[i], shape.logit_cap);
+  for (int i = count; i % kWidth != 0; ++i) s[i] = -INFINITY;
+  F16 tops = load(s);
+  for (int i = kWidth; i < count; i += kWidth) tops = max(tops, load(s + i));
+  const F16 top = set1(largest(tops));
   F16 total = zero();
-  for (int i = 0; i < d; i += kWidth) {
-    const F16 query = load(q + i);
-    total = total + max(query * from_bf16(least + i), query * from_bf16(largest + i));
+  for (int i = 0; i < count; i += kWidth) {
+    const F16 e = exp(load(s + i) - top);
+    store(s + i, e);
+    total = total + e;
   }
   return sum(total);
 }
@@ -50,30 +67,44 @@ void score_blocks(const float* q, const uint16_t* keys, BlockKind kind, int kv_h
   using Step = void (*)(const float*, const void*, const int64_t*, int, int, float*, int);
   static constexpr Step kScore[] = {nullptr, score_tokens<true, 1>, score_tokens<true, 2>, score_tokens<true, 3>,
                                     score_tokens<true, 4>};
-  const int group = shape.q_heads / kv_heads, width = kv_heads * d;
-  for (int h = 0; h < kv_heads; ++h) {
-    if (kind == BlockKind::kBounds) {
-      for (int g = 0; g < group; ++g) {
-        const int head = h * group + g;
-        for (int b = 0; b < blocks; ++b) {
-          const uint16_t* least = keys + static_cast<int64_t>(b) * 2 * width + h * d;
-          weights[static_cast<size_t>(head) * blocks + b] = bound(q + head * d, least, least + width, d);
-        }
+  const int group = shape.q_heads / kv_heads, ld = (blocks + kWidth - 1) / kWidth * kWidth;
+  float* scores = scratch(static_cast<size_t>(shape.q_heads) * ld, 2);
+  if (kind == BlockKind::kBounds) {
+    // The largest product of a number and one within bounds is that with the larger bound where the number is positive,
+    // else that with the smaller: one product of twice as many numbers.
+    float* parts = scratch(static_cast<size_t>(shape.q_heads) * d * 2, 3);
+    for (int h = 0; h < shape.q_heads; ++h) {
+      for (int i = 0; i < d; i += kWidth) {
+        const F16 query = load(q + h * d + i);
+        store(parts + h * 2 * d + i, min(query, zero()));
+        store(parts + h * 2 * d + d + i, max(query, zero()));
       }
-      continue;
     }
-    for (int b = 0; b < blocks; b += 4) {
-      const int count = std::min(4, blocks - b);
+    q = parts, d *= 2;
+  }
+  const int64_t row = static_cast<int64_t>(kv_heads) * d;
+  const auto prefetch = [&](int from, int to) {
+    const uint16_t* end = keys + std::min(to, blocks) * row;
+    for (const uint16_t* p = keys + from * row; p < end; p += 32) prefetch_line(reinterpret_cast<const char*>(p));
+  };
+  prefetch(0, kBlocksAhead);
+  for (int b = 0; b < blocks; b += 4) {
+    const int count = std::min(4, blocks - b);
+    if (b + kBlocksAhead < blocks) prefetch(b + kBlocksAhead, b + kBlocksAhead + 4);
+    for (int h = 0; h < kv_heads; ++h) {
       int64_t at[4];
-      for (int j = 0; j < count; ++j) at[j] = static_cast<int64_t>(b + j) * width + h * d;
+      for (int j = 0; j < count; ++j) at[j] = (b + j) * row + h * d;
       for (int g = 0; g < group; g += 4) {
         const int head = h * group + g, heads = std::min(4, group - g);
-        kScore[heads](q + head * d, keys, at, count, d, weights + static_cast<size_t>(head) * blocks + b, blocks);
+        kScore[heads](q + head * d, keys, at, count, d, scores + static_cast<size_t>(head) * ld + b, ld);
       }
     }
   }
-  float top;
-  for (int h = 0; h < shape.q_heads; ++h) weigh(weights + static_cast<size_t>(h) * blocks, blocks, shape, top, sums[h]);
+  for (int h = 0; h < shape.q_heads; ++h) {
+    float* of_head = scores + static_cast<size_t>(h) * ld;
+    sums[h] = weigh_blocks(of_head, blocks, shape);
+    std::copy(of_head, of_head + blocks, weights + static_cast<size_t>(h) * blocks);
+  }
 }
 
 }  // namespace

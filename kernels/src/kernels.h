@@ -105,7 +105,7 @@ struct Kernels {
   // q and out: [tokens, q_heads, head_dim] with row strides; lse [tokens, q_heads] optional.
   void (*extend_block)(const float* q, int ldq, const KvCache& kv, const AttentionShape& shape, int kv_head,
                        const int64_t* slots, int first, int tokens, float* out, int ldo, float* lse);
-  // `count` keys of all heads become what stands for them: bfloat16 [kv_heads, head_dim], of bounds [2, kv_heads, head_dim].
+  // `count` keys of all heads become what stands for them: bfloat16 [kv_heads, head_dim], of bounds [kv_heads, 2, head_dim].
   void (*summarise_keys)(const KvCache& kv, const int64_t* slots, int count, BlockKind kind, uint16_t* out);
   // Each head's softmax over the blocks: weights [q_heads, blocks] relative to the head's maximum, sums [q_heads].
   void (*score_blocks)(const float* q, const uint16_t* keys, BlockKind kind, int kv_heads, int head_dim,

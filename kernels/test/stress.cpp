@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "choice.h"
 #include "decoder.h"
 #include "ops.h"
 #include "sampling.h"
@@ -375,6 +376,74 @@ struct Choice {
   }
 };
 
+// A request's shares of its first blocks, with keys of their own.
+sge::Choice some_choice(Random& random, int blocks, int layers, int kv_heads, int d) {
+  const auto kind = random.coin() ? sge::BlockKind::kBounds : sge::BlockKind::kMean;
+  const auto keys = std::make_shared<sge::BlockKeys>(layers, kv_heads, d, kind);
+  sge::Choice c{keys, blocks, random.between(0, blocks), 0, 0, random.normals(static_cast<size_t>(blocks))};
+  c.sinks = random.between(0, std::min(c.budget, 2)), c.recent = random.between(0, std::min(c.budget - c.sinks, 2));
+  c.bonus[random.between(0, blocks - 1)] = random.coin() ? NAN : 0.0f;
+  return c;
+}
+
+// Blocks chosen by one query: as many as may be, the first and the last, and none that scores less than one left out.
+void check_choice(Random& random) {
+  const int kv_heads = random.between(1, 3), q_heads = kv_heads * random.between(1, 6), d = 16 * random.between(1, 4);
+  const int blocks = random.between(1, 70), block_tokens = random.between(1, 20);
+  const Cache cache(random, blocks * block_tokens + 3, kv_heads, d);
+  std::vector<int64_t> slots(cache.slots);
+  for (size_t i = 0; i < slots.size(); ++i) slots[i] = static_cast<int64_t>(i);
+  random.shuffle(slots);
+  const sge::AttentionShape shape{q_heads, 0.25f, random.coin() ? 0.0f : 3.0f, -1};
+  const Floats q = random.normals(static_cast<size_t>(q_heads) * d);
+  const sge::Choice c = some_choice(random, blocks, 1, kv_heads, d);
+  const bool bounds = c.keys->kind() == sge::BlockKind::kBounds;
+  expect(c.keys->claim() && !c.keys->claim(), "a claim");
+  const int some = random.between(1, blocks);
+  c.keys->make_room(some, block_tokens);
+  c.keys->upto(0, some, cache.view(), slots.data());
+  c.keys->make_room(blocks, block_tokens);
+  const uint16_t* keys = c.keys->upto(0, blocks, cache.view(), slots.data());
+  c.keys->release();
+  expect(c.keys->ready() == blocks && c.keys->block_tokens() == block_tokens, "blocks that are ready");
+  std::vector<uint8_t> kept(blocks, 7);
+  sge::choose(c, q.data(), shape, keys, kept.data());
+  std::vector<double> scores(blocks, 0.0);
+  for (int h = 0; h < q_heads; ++h) {
+    const int kv_head = h / (q_heads / kv_heads);
+    std::vector<double> of_head(blocks, 0.0);
+    for (int b = 0; b < blocks; ++b) {
+      for (int i = 0; i < d; ++i) {
+        double mean = 0, low = INFINITY, high = -INFINITY;
+        for (int t = 0; t < block_tokens; ++t) {
+          const double key = cache.at(0, slots[b * block_tokens + t], kv_head, i);
+          mean += key / block_tokens, low = std::min(low, key), high = std::max(high, key);
+        }
+        const auto rounded = [](double x) { return static_cast<double>(value_of(bf16_of(static_cast<float>(x)))); };
+        const double query = q[static_cast<size_t>(h) * d + i];
+        of_head[b] += bounds ? std::max(query * rounded(low), query * rounded(high)) : query * rounded(mean);
+      }
+      of_head[b] *= shape.scale;
+      if (shape.logit_cap > 0) of_head[b] = shape.logit_cap * std::tanh(of_head[b] / shape.logit_cap);
+    }
+    const double top = *std::max_element(of_head.begin(), of_head.end());
+    double z = 0;
+    for (double x : of_head) z += std::exp(x - top);
+    for (int b = 0; b < blocks; ++b) scores[b] += std::exp(of_head[b] - top) / z;
+  }
+  double least = INFINITY, most = -INFINITY;
+  for (int b = 0; b < blocks; ++b) {
+    const bool always = b < c.sinks || b >= blocks - c.recent;
+    const double score = std::isnan(c.bonus[b]) ? INFINITY : std::log(scores[b]) + c.bonus[b];
+    expect(kept[b] == 1 || (kept[b] == 0 && !always), "the first and the last blocks");
+    if (kept[b] && !always) least = std::min(least, score);
+    if (!kept[b]) most = std::max(most, score);
+  }
+  expect(std::count(kept.begin(), kept.end(), 1) == c.budget, "as many blocks as may be");
+  // A mean may round to its other neighbour in bfloat16.
+  expect(least >= most - 5e-3, "a block that scores more is left out");
+}
+
 // A step of a decoder: tokens in one batch give what each request gives alone, bit for bit, whatever each of them reads;
 // and what is left out of all layers is as if it were not there.
 void check_decoder(Random& random) {
@@ -417,8 +486,20 @@ void check_decoder(Random& random) {
   Floats every(static_cast<size_t>(count) * hidden), alone(hidden);
   const Choice choice(random, step);
   const bool chosen = choice.blocks.mass || !choice.blocks.kept.empty();
-  decoder.forward(ids.data(), positions.data(), own.data(), count, step, every.data(), chosen ? &choice.blocks : nullptr);
-  if (!choice.blocks.kept.empty() && choice.blocks.layers == 1) {
+  // Some of those that leave blocks out choose them.
+  std::vector<sge::Choice> choices;
+  bool choosing = false;
+  if (!choice.blocks.kept.empty() && random.coin()) {
+    for (int r = 0; r < count; ++r) {
+      const int blocks = static_cast<int>(choice.blocks.tail[r] / choice.blocks.block_tokens);
+      const bool chooses = blocks > 0 && random.coin();
+      choices.push_back(chooses ? some_choice(random, blocks, 2, kv_heads, d) : sge::Choice());
+      if (chooses) choices.back().keys->make_room(blocks, choice.blocks.block_tokens), choosing = true;
+    }
+  }
+  decoder.forward(ids.data(), positions.data(), own.data(), count, step, every.data(), chosen ? &choice.blocks : nullptr,
+                  choices.empty() ? nullptr : &choices);
+  if (!choosing && !choice.blocks.kept.empty() && choice.blocks.layers == 1) {
     std::vector<int64_t> left;
     const sge::Requests seen = sge::visible(step, choice.blocks, 0, left);
     Floats shorter(every.size());
@@ -430,7 +511,15 @@ void check_decoder(Random& random) {
     const sge::Blocks only = choice.only(r, count, alone_mass);
     sge::Requests one;
     one.first = {0, step.first[r + 1] - step.first[r]}, one.query = {0, 1}, one.slots = slots.data() + step.first[r];
-    decoder.forward(ids.data() + r, positions.data() + r, own.data() + r, 1, one, alone.data(), chosen ? &only : nullptr);
+    // Alone by the keys of the batch, or by ones that are computed anew.
+    std::vector<sge::Choice> its;
+    if (!choices.empty()) its.push_back(choices[r]);
+    if (!its.empty() && its[0].keys && random.coin()) {
+      its[0].keys->reset();
+      its[0].keys->make_room(its[0].blocks, only.block_tokens);
+    }
+    decoder.forward(ids.data() + r, positions.data() + r, own.data() + r, 1, one, alone.data(), chosen ? &only : nullptr,
+                    its.empty() ? nullptr : &its);
     expect(std::memcmp(alone.data(), every.data() + static_cast<size_t>(r) * hidden, sizeof(float) * hidden) == 0,
            "a request decodes to other bits in a batch");
     choice.expect_mass(r, count, alone_mass);
@@ -736,7 +825,7 @@ int main(int argc, char** argv) {
       Random random(seed * 1000 + c);
       while (going()) {
         check_linear(random), check_head(random), check_small(random);
-        check_attention(random), check_rope(random), check_decoder(random);
+        check_attention(random), check_rope(random), check_choice(random), check_decoder(random);
         check_draw(random), check_temperatures(random);
         ++rounds;
       }

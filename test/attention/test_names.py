@@ -8,5 +8,7 @@ from sgl_entropic.request_params.parameters import POLICIES as REQUESTED
 
 
 def test_policies_have_the_same_names_everywhere() -> None:
-    configured = get_args(AttentionConfig.model_fields["policy"].annotation)
+    named, nothing = get_args(AttentionConfig.model_fields["policy"].annotation)
+    configured = get_args(named)
+    assert nothing is type(None)
     assert configured == POLICIES == REQUESTED

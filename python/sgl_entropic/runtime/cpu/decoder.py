@@ -10,7 +10,7 @@ from sglang.srt.layers.layernorm import RMSNorm
 from sglang.srt.layers.rotary_embedding.base import RotaryEmbedding
 from sglang.srt.model_executor.forward_context import get_attn_backend
 
-from sgl_entropic.runtime.cpu.attention import PagedCpuAttnBackend, cache_view, supported
+from sgl_entropic.runtime.cpu.attention import PagedCpuAttnBackend, PageLists, cache_view, supported
 from sgl_entropic.runtime.cpu.kv_pool import LazyKVPool
 from sgl_entropic.runtime.cpu.weights import PackedEmbeddingMethod, PackedLinearMethod
 from sgl_entropic_kernels.native import library
@@ -42,8 +42,6 @@ class FusedDecoder:
         self._body = model.model
         self._modules_forward: Callable[..., Any] = self._body.forward
         self._positions = self._body.layers[0].self_attn.rotary_emb.cos_sin_cache.shape[0]
-        attention = self._body.layers[0].self_attn
-        self._kv_heads, self._head_dim = attention.num_kv_heads, attention.head_dim
         self._attached = False
         self.fused_steps = 0
         self.fused_tokens = 0
@@ -94,12 +92,18 @@ class FusedDecoder:
             lists.kv_indices,
             lists.q_indptr,
             hidden,
-            **lists.blocks(len(self._body.layers), self._kv_heads, self._head_dim),
+            **self._blocks(lists),
         )
         self.fused_steps += 1
         self.fused_tokens += input_ids.shape[0]
         self.last_backend = "fused"
         return hidden
+
+    def _blocks(self, lists: PageLists) -> dict[str, Any]:
+        if lists.plan is None:
+            return {}
+        attention = self._body.layers[0].self_attn
+        return lists.blocks(len(self._body.layers), attention.num_kv_heads, attention.head_dim)
 
     def _hooked(self) -> bool:
         """Whether someone hooked into a layer (``--forward-hooks``), who would hear nothing of a fused pass."""
