@@ -80,7 +80,9 @@ def parser() -> argparse.ArgumentParser:
     it.add_argument("--rounds", type=int, default=5, help="after one that warms up")
     it.add_argument("--output-tokens", type=int, default=96, help="of each answer to a long prompt")
     it.add_argument("--flags", default="", help="of both servers")
-    it.add_argument("--pruned-flags", default="", help="of the one that prunes, beside --entropic-attention on")
+    it.add_argument(
+        "--pruned-flags", default="", help="of the one that prunes, beside --entropic-attention on"
+    )
     it.add_argument("--pool-mib", type=int, default=1536, help="KV pool of each server")
     it.add_argument("--seed", type=int, default=1)
     return it
@@ -156,7 +158,9 @@ def main() -> None:
         ) from error
     print(claims.table(findings.samples, [PRUNED], options.seed), end="\n\n")
     for workload, shares in realised.shares.items():
-        print(f"{workload}: share of the contexts that was read {bootstrap_median(shares, options.seed)[0]:.3f}")
+        print(
+            f"{workload}: share of the contexts that was read {bootstrap_median(shares, options.seed)[0]:.3f}"
+        )
     made = made_claims(findings.samples, realised.shares, options.seed)
     content = {
         "settings": {name: value for name, value in vars(options).items() if name != "text"},

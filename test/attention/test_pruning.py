@@ -91,7 +91,9 @@ def test_entropy_decides_the_share() -> None:
 
 
 def test_attention_is_measured_a_step_before_it_is_needed() -> None:
-    settings = AttentionSettings(policy="attention", min_keep_ratio=0.3, max_keep_ratio=0.3, score_interval_steps=8)
+    settings = AttentionSettings(
+        policy="attention", min_keep_ratio=0.3, max_keep_ratio=0.3, score_interval_steps=8
+    )
     _, steps = run([1.0] * 24, settings)
     reasons = [step.reason for step in steps]
     assert reasons[:3] == ["unknown", "measure", "kept"]

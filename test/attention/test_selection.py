@@ -71,9 +71,7 @@ def test_it_is_the_oracle_s(case: tuple[AttentionSettings, int, float, list[list
 
 
 @given(cases(), st.integers(0, 40))
-def test_what_always_holds(
-    case: tuple[AttentionSettings, int, float, list[list[float]]], later: int
-) -> None:
+def test_what_always_holds(case: tuple[AttentionSettings, int, float, list[list[float]]], later: int) -> None:
     """Never empty, ascending, nothing beyond the context, sinks and recent tokens in, the newest token in."""
     settings, length, ratio, rows = case
     chosen = select(np.array(rows, dtype=np.float32).reshape(len(rows), -1), length, ratio, settings)
@@ -116,12 +114,16 @@ def test_a_page_in_part_is_refused() -> None:
         page_list(np.array([], dtype=np.int64), 4)
 
 
-@given(st.lists(st.lists(st.one_of(st.none(), st.floats(0, 20, width=32)), min_size=4, max_size=4), max_size=9))
+@given(
+    st.lists(st.lists(st.one_of(st.none(), st.floats(0, 20, width=32)), min_size=4, max_size=4), max_size=9)
+)
 def test_a_block_s_surprisal_is_the_mean_of_what_is_known(table: list[list[float | None]]) -> None:
     flat = np.array([np.nan if v is None else v for block in table for v in block], dtype=np.float32)
     for got, block in zip(block_surprisal(flat, 4), table, strict=True):
         known = [v for v in block if v is not None]
-        assert (math.isnan(got) and not known) or got == pytest.approx(sum(known) / len(known), rel=1e-5, abs=1e-6)
+        assert (math.isnan(got) and not known) or got == pytest.approx(
+            sum(known) / len(known), rel=1e-5, abs=1e-6
+        )
 
 
 def test_policies_differ_where_they_should() -> None:

@@ -13,9 +13,10 @@ import numpy as np
 import openai
 import pytest
 import torch
+from transformers import AttentionInterface, AutoModelForCausalLM, AutoTokenizer
 
 from sgl_entropic.attention.contribution import contribution
-from sgl_entropic.attention.selection import select, whole_blocks
+from sgl_entropic.attention.selection import block_budget, select, whole_blocks
 from sgl_entropic.attention.settings import RECENT_SHARES, AttentionSettings
 from sgl_entropic.testing.servers import Server, entropic_server
 
@@ -29,7 +30,22 @@ FLAGS = (
     "--chunked-prefill-size", "192", "--max-total-tokens", "6000",
 )  # fmt: skip
 FIXED = {"min_keep_ratio": 0.4, "max_keep_ratio": 0.4}
-WORDS = ("cat", "dog", "tree", "house", "river", "stone", "blue", "red", "old", "king", "road", "sea", "lamp", "fish")
+WORDS = (
+    "cat",
+    "dog",
+    "tree",
+    "house",
+    "river",
+    "stone",
+    "blue",
+    "red",
+    "old",
+    "king",
+    "road",
+    "sea",
+    "lamp",
+    "fish",
+)
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +98,9 @@ def slots_left_over(server: Server) -> int:
 def hidden_by(surprisal: list[float | None], policy: str, prompt_tokens: int, outputs: int) -> list[set[int]]:
     """Positions that the step of each output token from the first decoded one on may see, by the pure rule."""
     settings = AttentionSettings(
-        policy=policy, recent_tokens=32, recent_share=RECENT_SHARES[policy]  # type: ignore[arg-type, index]
+        policy=policy,
+        recent_tokens=32,
+        recent_share=RECENT_SHARES[policy],  # type: ignore[arg-type, index]
     )
     known = np.array([np.nan if value is None else value for value in surprisal], dtype=np.float32)
     visible: list[set[int]] = []
@@ -97,7 +115,9 @@ def hidden_by(surprisal: list[float | None], policy: str, prompt_tokens: int, ou
 
 
 @torch.inference_mode()
-def entropies_with_blocks_hidden(model: Any, ids: list[int], prompt_tokens: int, visible: list[set[int]]) -> list[float]:
+def entropies_with_blocks_hidden(
+    model: Any, ids: list[int], prompt_tokens: int, visible: list[set[int]]
+) -> list[float]:
     """Entropy after each of these steps in transformers, keys and values of hidden positions masked out."""
     cache = model(torch.tensor([ids[:prompt_tokens]]), use_cache=True).past_key_values
     found = []
@@ -141,6 +161,83 @@ def test_it_is_transformers_with_the_same_blocks_hidden(pruned: Server, oracle: 
         oracle._model, ids + answer["output_ids"], len(ids), [set(range(len(ids) + n)) for n in range(1, 34)]
     )
     assert max(abs(a - b) for a, b in zip(expected, whole, strict=True)) > 0.05
+
+
+class ChoosingAttention:
+    """Attention in transformers that leaves out what the rule of ``mixed`` or ``quest`` leaves out, layer by layer.
+
+    Attributes:
+        choice: blocks to choose from, how many of them to read, and what is added to each one's score; ``None`` reads all.
+        bounds: the score is of Quest's bounds instead of mean keys.
+    """
+
+    def __init__(self) -> None:
+        self.choice: tuple[int, int, np.ndarray] | None = None  # type: ignore[type-arg]
+        self.bounds = False
+
+    def __call__(
+        self, module: Any, query: Any, key: Any, value: Any, mask: Any, scaling: float, **_: Any
+    ) -> Any:
+        groups = query.shape[1] // key.shape[1]
+        keys, values = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+        scores = query @ keys.transpose(2, 3) * scaling
+        length, queries = key.shape[2], query.shape[2]
+        if queries > 1:
+            scores += torch.full((queries, length), -torch.inf).triu(length - queries + 1)
+        elif self.choice is not None:
+            blocks, budget, bonus = self.choice
+            cut = keys[0, :, : blocks * 16].unflatten(1, (blocks, 16))
+            if self.bounds:
+                low, high = (x.bfloat16().float() for x in (cut.amin(2), cut.amax(2)))
+                products = torch.maximum(query[0] * low, query[0] * high).sum(-1)
+            else:
+                products = (query[0] * cut.mean(2).bfloat16().float()).sum(-1)
+            likely = torch.log(torch.softmax(products * scaling, -1).sum(0)) + torch.from_numpy(bonus)
+            likely[0] = torch.inf
+            hidden = torch.ones(blocks, dtype=torch.bool)
+            hidden[likely.topk(budget).indices] = False
+            scores[..., : blocks * 16][..., hidden.repeat_interleave(16)] = -torch.inf
+        return (torch.softmax(scores, -1) @ values).transpose(1, 2), None
+
+
+@pytest.mark.parametrize("policy", ["mixed", "quest"])
+def test_it_is_transformers_with_the_same_rule(pruned: Server, model_path: str, policy: str) -> None:
+    """What each layer of each step leaves out by its query; a near tie may fall otherwise in a step here and there."""
+    attention = ChoosingAttention()
+    attention.bounds = policy == "quest"
+    AttentionInterface.register("choosing", attention)
+    model = AutoModelForCausalLM.from_pretrained(
+        model_path, dtype=torch.float32, attn_implementation="choosing"
+    )
+    ids = AutoTokenizer.from_pretrained(model_path).encode(prompt(1))
+    asked = {**FIXED, "attention_policy": policy, "return_prompt_surprisal": True}
+    answer = ask(pruned, ids, 34, entropic=asked)
+    found = answer["meta_info"]["entropic"]
+    known = found["prompt_surprisal_nats"] + found["surprisal_nats"]
+    surprisal = np.array([np.nan if value is None else value for value in known], dtype=np.float32)
+    settings = AttentionSettings(policy=policy, recent_tokens=32, recent_share=0.0)  # type: ignore[arg-type]
+    sequence = ids + answer["output_ids"]
+    expected, whole = [], []
+    with torch.inference_mode():
+        caches = [model(torch.tensor([ids]), use_cache=True).past_key_values for _ in range(2)]
+        for n in range(1, 34):
+            length = len(ids) + n
+            if n >= 2 and (n - 2) % INTERVAL == 0:
+                blocks = whole_blocks(length, settings)
+                bonus = contribution(settings, surprisal[: blocks * 16], None)[0]
+                choice = (blocks, block_budget(length, 0.4, settings), bonus)
+            for cache, into, rule in ((caches[0], expected, n >= 2), (caches[1], whole, False)):
+                attention.choice = choice if rule else None
+                token, place = torch.tensor([[sequence[length - 1]]]), torch.tensor([[length - 1]])
+                out = model(token, past_key_values=cache, position_ids=place, use_cache=True)
+                log_p = torch.log_softmax(out.logits[0, -1].double(), -1)
+                into.append(float(-(log_p.exp() * log_p).sum()))
+    apart = np.abs(np.array(found["entropy_nats"][1:]) - expected)
+    assert np.median(apart) < 1e-3
+    assert (apart < 5e-3).mean() > 0.8
+    assert apart.max() < 0.1
+    assert np.abs(np.array(whole) - expected).max() > 0.02
+    assert found["attention"]["pruned_steps"] == 32
 
 
 def test_what_reads_all_is_as_without(pruned: Server, server: Server) -> None:
@@ -232,7 +329,11 @@ def test_everything_at_once_leaks_nothing(pruned: Server) -> None:
             if answer["meta_info"]["finish_reason"]["type"] == "stop":
                 assert isinstance(json.loads(answer["text"])["a"], int)
         elif index % 5 == 2:
-            body = {"text": text, "sampling_params": {"max_new_tokens": 300, "ignore_eos": True}, "stream": True}
+            body = {
+                "text": text,
+                "sampling_params": {"max_new_tokens": 300, "ignore_eos": True},
+                "stream": True,
+            }
             with httpx.stream("POST", pruned.url + "/generate", json=body, timeout=TIMEOUT_S) as response:
                 next(response.iter_lines())
         else:

@@ -12,7 +12,6 @@ def keep_ratio(entropy_nats: float, settings: AttentionSettings) -> float:
     """
     least = settings.min_keep_ratio
     raised = (
-        least
-        + (1 - least) * max(entropy_nats, settings.floor_entropy_nats) / settings.reference_entropy_nats
+        least + (1 - least) * max(entropy_nats, settings.floor_entropy_nats) / settings.reference_entropy_nats
     )
     return min(max(raised, least), max(settings.max_keep_ratio, least))

@@ -245,7 +245,8 @@ class AttentionConfig(_Section):
         ),
     ] = None
     min_keep_ratio: Annotated[
-        float, Field(ge=0.01, le=1, description="Share of the context that is read when nothing is uncertain.")
+        float,
+        Field(ge=0.01, le=1, description="Share of the context that is read when nothing is uncertain."),
     ] = 0.35
     max_keep_ratio: Annotated[
         float,
@@ -258,7 +259,9 @@ class AttentionConfig(_Section):
     reference_entropy_nats: Annotated[
         float | None,
         Field(
-            ge=0.1, le=20, description="Entropy at which everything is read; none is that of the vocabulary, ln V."
+            ge=0.1,
+            le=20,
+            description="Entropy at which everything is read; none is that of the vocabulary, ln V.",
         ),
     ] = None
     floor_entropy_nats: Annotated[

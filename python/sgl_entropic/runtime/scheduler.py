@@ -103,7 +103,9 @@ class EntropicScheduler(ScheduledByEntropy):
     def _install_pruning(self, store: SlotStore) -> None:
         config = self.entropic_config.attention
         runner = self.tp_worker.model_runner
-        check_config(config, runner.page_size, runner.sliding_window_size, compiled=compiled_kernels_asked_for())
+        check_config(
+            config, runner.page_size, runner.sliding_window_size, compiled=compiled_kernels_asked_for()
+        )
         attention.install(
             attention.Planner(
                 config=config,

@@ -44,7 +44,10 @@ def around_from_cli_args(original: Callable[..., Any], cls: type, namespace: arg
             namespace.sleep_on_idle = True
         elif config.attention.enabled:
             raise_if_any(
-                [*gpu_problems(namespace), *filter(None, [policy_problem(config.attention.policy or "surprisal")])]
+                [
+                    *gpu_problems(namespace),
+                    *filter(None, [policy_problem(config.attention.policy or "surprisal")]),
+                ]
             )
         refuse_combinations(namespace, config)
         probe_outlets(config)

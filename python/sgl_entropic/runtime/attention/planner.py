@@ -88,7 +88,9 @@ class Planner:
         pruning.note(output_index, read_of(reading, length, pruning.policy.settings))
         return reading
 
-    def _contribution(self, row: int, state: RequestState, pruning: RequestPruning, req: Any, blocks: int) -> Floats:
+    def _contribution(
+        self, row: int, state: RequestState, pruning: RequestPruning, req: Any, blocks: int
+    ) -> Floats:
         prompt = pruning.prompt_surprisal_nats
         if prompt is None:
             # The one time that a GPU is waited for; what is generated has been read by the host already.

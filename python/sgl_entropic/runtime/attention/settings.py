@@ -18,9 +18,7 @@ BY_KERNEL = ("attention", "quest", "mixed")
 """Policies that look at queries or at the attention paid: only the compiled kernels tell."""
 
 
-def settings_of(
-    params: RequestParams, config: AttentionConfig, vocab_size: int
-) -> AttentionSettings | None:
+def settings_of(params: RequestParams, config: AttentionConfig, vocab_size: int) -> AttentionSettings | None:
     """What ``params`` ask for over the server's ``config``; ``None`` reads all of the context, always."""
     if not config.enabled or params.attention_pruning is False:
         return None

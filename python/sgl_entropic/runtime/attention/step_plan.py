@@ -114,4 +114,3 @@ def published(plan: StepPlan) -> Iterator[None]:
 def current() -> StepPlan | None:
     """The plan of this forward pass."""
     return _current
-

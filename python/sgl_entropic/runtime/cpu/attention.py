@@ -126,7 +126,9 @@ class PagedCpuAttnBackend(TorchNativeAttnBackend):
         rows = forward_batch.req_pool_indices.tolist()
         plan = current() if mode.is_decode() else None
         if plan is not None and plan.lengths != lengths:
-            raise RuntimeError(f"the plan of the step is for contexts of {plan.lengths} tokens, not {lengths}")
+            raise RuntimeError(
+                f"the plan of the step is for contexts of {plan.lengths} tokens, not {lengths}"
+            )
         lists = page_lists(self.req_to_token_pool.req_to_token, rows, lengths, queries)
         self.forward_metadata = lists if plan is None else replace(lists, plan=plan)
 
@@ -214,7 +216,13 @@ class PagedCpuAttnBackend(TorchNativeAttnBackend):
         return torch.tensor([0, *accumulate(map(len, parts))]), torch.cat(parts)
 
     def _chosen(
-        self, selection: QueryChoice, choice: Any, layer: Any, q: torch.Tensor, slots: torch.Tensor, block: int
+        self,
+        selection: QueryChoice,
+        choice: Any,
+        layer: Any,
+        q: torch.Tensor,
+        slots: torch.Tensor,
+        block: int,
     ) -> Selection:
         kept = np.zeros(selection.blocks, np.uint8)
         keys = cache_view(self.token_to_kv_pool.get_key_buffer(layer.layer_id))
@@ -223,7 +231,9 @@ class PagedCpuAttnBackend(TorchNativeAttnBackend):
         kept_by_all = kept[None].astype(np.bool_)
         return Selection(kept_by_all, selection.blocks * block)
 
-    def _take_mass(self, lists: PageLists, layer_id: int, kv_indptr: torch.Tensor, mass: torch.Tensor) -> None:
+    def _take_mass(
+        self, lists: PageLists, layer_id: int, kv_indptr: torch.Tensor, mass: torch.Tensor
+    ) -> None:
         plan = lists.plan
         assert plan is not None
         to, starts = lists.mass(self._layers)[layer_id], kv_indptr.tolist()
