@@ -59,7 +59,7 @@ def test_a_spike_brings_all_back_at_once_and_until_it_is_calm() -> None:
     """Beyond 6 nats all is read, and until the entropy falls below 3; then the blocks are chosen anew."""
     entropies: list[float | None] = [1.0, 1.0, 6.5, 4.0, 3.5, 2.9, 1.0, 1.0]
     pruning, steps = run(entropies)
-    by_index = {n: step for n, step in enumerate(steps, 1)}
+    by_index = dict(enumerate(steps, 1))
     # The entropy of token 2 is what the step of token 4 knows last.
     assert [by_index[n].reason for n in (2, 3, 4, 5, 6, 7, 8)] == [
         "kept",
