@@ -42,7 +42,7 @@ class AttentionSettings:
     """
 
     policy: Policy = "surprisal"
-    min_keep_ratio: float = 0.35
+    min_keep_ratio: float = 0.25
     max_keep_ratio: float = 1.0
     reference_entropy_nats: float = 10.0
     floor_entropy_nats: float = 0.5

@@ -247,7 +247,7 @@ class AttentionConfig(_Section):
     min_keep_ratio: Annotated[
         float,
         Field(ge=0.01, le=1, description="Share of the context that is read when nothing is uncertain."),
-    ] = 0.35
+    ] = 0.25
     max_keep_ratio: Annotated[
         float,
         Field(
