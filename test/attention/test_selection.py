@@ -24,6 +24,7 @@ def cases(draw: st.DrawFn) -> tuple[AttentionSettings, int, float, list[list[flo
         sink_tokens=draw(st.integers(1, 70)),
         recent_tokens=draw(st.integers(1, 130)),
         recent_share=draw(st.floats(0.0, 1.0)),
+        score_interval_steps=draw(st.integers(1, 20)),
     )
     length = draw(LENGTHS)
     blocks = whole_blocks(length, settings)
@@ -39,9 +40,11 @@ def expected(settings: AttentionSettings, length: int, ratio: float, scores: Seq
     read = set(range(blocks * size, length))
     tail = len(read)
     must = [b for b in range(blocks) if b * size < settings.sink_tokens]
-    # The fewest blocks with which the share is reached, the sinks at least.
+    # The most blocks with which the share is not exceeded, on the mean of the steps to come; the sinks at least.
+    steps = range(settings.score_interval_steps)
+    most = sum(ratio * (length + step) for step in steps)
     count = len(must)
-    while count < blocks and (tail + count * size) < ratio * length - 1e-9:
+    while count < blocks and sum(tail + step + (count + 1) * size for step in steps) <= most + 1e-6:
         count += 1
     recent = math.ceil(settings.recent_share * (tail + count * size) / size) - tail // size
     chosen = list(must)
@@ -134,7 +137,7 @@ def test_policies_differ_where_they_should() -> None:
     mass[0, 2] = mass[1, 5] = 1.0
 
     def kept(policy: str) -> list[list[int]]:
-        settings = AttentionSettings(policy=policy, recent_share=0.0, sink_tokens=1)  # type: ignore[arg-type]
+        settings = AttentionSettings(policy=policy, recent_share=0.0, sink_tokens=1, score_interval_steps=1)  # type: ignore[arg-type]
         length = 8 * 16 + 64
         found = select(contribution(settings, surprisal, mass), length, (64 + 2 * 16) / length, settings)
         return [np.flatnonzero(row).tolist() for row in found.kept]

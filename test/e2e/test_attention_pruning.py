@@ -101,6 +101,7 @@ def hidden_by(surprisal: list[float | None], policy: str, prompt_tokens: int, ou
         policy=policy,
         recent_tokens=32,
         recent_share=RECENT_SHARES[policy],  # type: ignore[arg-type, index]
+        score_interval_steps=INTERVAL,
     )
     known = np.array([np.nan if value is None else value for value in surprisal], dtype=np.float32)
     visible: list[set[int]] = []
@@ -215,7 +216,12 @@ def test_it_is_transformers_with_the_same_rule(pruned: Server, model_path: str, 
     found = answer["meta_info"]["entropic"]
     known = found["prompt_surprisal_nats"] + found["surprisal_nats"]
     surprisal = np.array([np.nan if value is None else value for value in known], dtype=np.float32)
-    settings = AttentionSettings(policy=policy, recent_tokens=32, recent_share=0.0)  # type: ignore[arg-type]
+    settings = AttentionSettings(
+        policy=policy,  # type: ignore[arg-type]
+        recent_tokens=32,
+        recent_share=0.0,
+        score_interval_steps=INTERVAL,
+    )
     sequence = ids + answer["output_ids"]
     expected, whole = [], []
     with torch.inference_mode():
@@ -262,7 +268,8 @@ def test_counters_say_what_was_read(pruned: Server, counters: Callable[[Server],
     assert acted["read_tokens"] / acted["context_tokens"] == pytest.approx(
         found["attention"]["keep_ratio"], abs=1e-3
     )
-    assert 0.38 < found["attention"]["keep_ratio"] < 0.46
+    # The first step reads all.
+    assert 0.36 < (found["attention"]["keep_ratio"] * 29 - 1) / 28 <= 0.4
 
 
 def test_the_share_follows_the_entropy(pruned: Server) -> None:
@@ -273,7 +280,8 @@ def test_the_share_follows_the_entropy(pruned: Server) -> None:
     for n in (10, 18, 26, 34):
         known = found["entropy_nats"][max(0, n - 1 - INTERVAL) : n - 1]
         wanted = 0.3 + 0.7 * max(sum(known) / len(known), 0.5) / np.log(49152)
-        assert 0 <= found["keep_ratio"][n] - wanted <= 17 / (length + n)
+        # At the first of eight steps, less what the seven others add and what no whole block makes up.
+        assert -21 / (length + n) <= found["keep_ratio"][n] - wanted <= 0
 
 
 @pytest.mark.parametrize("policy", ["surprisal", "streaming", "attention", "quest", "mixed"])

@@ -72,12 +72,16 @@ def sink_blocks(settings: AttentionSettings) -> int:
 
 
 def block_budget(length: int, ratio: float, settings: AttentionSettings) -> int:
-    """Blocks to keep before the tail so that ``ratio`` of ``length`` tokens is read, the sinks at least."""
+    """Blocks to keep before the tail so that at most ``ratio`` of the context is read until blocks are chosen anew.
+
+    The sinks are kept in any case. ``length`` is that of the first step; the tail grows in those that follow, which counts.
+    """
     blocks = whole_blocks(length, settings)
     tail = length - blocks * settings.block_tokens
-    # Less a rounding error: a share that is reached needs no further block.
-    wanted = math.ceil((ratio * length - tail) / settings.block_tokens - 1e-9)
-    return min(blocks, max(wanted, sink_blocks(settings)))
+    grown = (settings.score_interval_steps - 1) / 2
+    wanted = (ratio * (length + grown) - tail - grown) / settings.block_tokens
+    # A rounding error does not make a share that is reached exactly one that is exceeded.
+    return min(blocks, max(math.floor(wanted + 1e-9), sink_blocks(settings)))
 
 
 def choice_by_query(bonus: Floats, length: int, ratio: float, settings: AttentionSettings) -> QueryChoice:

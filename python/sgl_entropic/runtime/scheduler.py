@@ -122,8 +122,13 @@ class EntropicScheduler(ScheduledByEntropy):
         telemetry, fast = self.entropic_telemetry, fast_path()
         store = None if telemetry is None else telemetry.store
         check_defaults(self.entropic_config.sampling, self.model_config.vocab_size, prompts=store is not None)
-        solve = {} if fast is None else {"solve": fast.solve_log_temperature}
         table = self.req_to_token_pool.req_to_token
+        solve: dict[str, Any] = {} if fast is None else {"solve": fast.solve_log_temperature}
+        if table.device.type == "cuda":
+            from sgl_entropic.runtime.gpu import sampling  # noqa: PLC0415 -- nothing of it on other platforms
+
+            sampling.check(table.device, self.model_config.vocab_size)
+            solve["solve"] = sampling.solve
         process_steering.install(
             process_steering.Steering.allocate(table, store, self.entropic_counters, **solve)
         )

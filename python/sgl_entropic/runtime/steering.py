@@ -184,7 +184,7 @@ class Step:
             sampling_info.temperatures = torch.where(rows.controlled, used.exp(), own).view(-1, 1)
         if columns.any_min_p:
             cut = columns.by_min_p & free
-            asked = MinPRows(target, columns.gain, columns.mode, torch.ones_like(target), cut)
+            asked = MinPRows(target, columns.mode, torch.ones_like(target), cut)
             found = solve_min_p(logits / sampling_info.temperatures, asked, sampling_info.min_ps)
             # A request's own threshold stays the least.
             thresholds = torch.maximum(found.min_p, sampling_info.min_ps)

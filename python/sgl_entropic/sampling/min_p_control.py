@@ -7,12 +7,10 @@ least likely outcome, of probability ``q``, changes it by ``q H - h(q) < 0``, wi
 
 ::
 
-    exact    the largest theta in [0, theta_max] with H(theta) >= target; 0 where H(0) is below it
-    fixed    ln theta' = clip(ln theta + gain e, ln theta_least, ln theta_max)        e = H - target
+    the largest theta in [0, theta_max] with H(theta) >= target; 0 where H(0) is below it
 
-The sign is the stabilising one: too much entropy cuts more. A higher ``theta_max`` allows more; at
-``theta_max = 0`` nothing is cut. There is no Newton's step, since a step function has no slope. Source: none known
-for the controller; min-p is that of arXiv 2407.01082.
+A higher ``theta_max`` allows more; at ``theta_max = 0`` nothing is cut. It is found within the step: a step function
+has no slope for a feedback from step to step. Source: none known for the controller; min-p is that of arXiv 2407.01082.
 
 As in ``temperature_control``: rows are independent, nothing waits for the device or writes to its inputs.
 """
@@ -27,8 +25,6 @@ from torch import Tensor
 
 from sgl_entropic.sampling.temperature_control import (
     EXACT,
-    FIXED,
-    FORCED_VARENTROPY,
     below_largest,
     row_blocks,
 )
@@ -46,10 +42,8 @@ class MinPRows(NamedTuple):
 
     target_nats: Tensor
     """Entropy to come down to; a row whose target is not finite is left alone."""
-    gain: Tensor
-    """``ln theta`` per nat of error; unused by exact."""
     mode: Tensor
-    """Integers: FIXED or EXACT of ``temperature_control``; any other leaves the row alone."""
+    """Integers: EXACT of ``temperature_control``; any other leaves the row alone."""
     max_min_p: Tensor
     """Largest threshold, from 0 to 1."""
     controlled: Tensor
@@ -64,29 +58,6 @@ class MinPSolution(NamedTuple):
     """Of the tokens kept, renormalised; 0 for a row that is no distribution."""
     saturated: Tensor
     """bool; True where the target is below what the largest threshold leaves, or above that of the whole."""
-
-
-def next_log_min_p(
-    log_min_p: Tensor, rows: MinPRows, entropy_nats: Tensor, own_varentropy: Tensor, frozen: Tensor
-) -> Tensor:
-    """Return ``ln theta`` of the next token, [B], from the entropy that this token was drawn at.
-
-    Rows that are frozen, not controlled, not of mode FIXED, or without finite readings keep ``log_min_p`` bit for
-    bit.
-
-    Args:
-        log_min_p: [B], at which this token was drawn; start at ``LEAST_LOG_MIN_P`` or at ``ln`` of the request's.
-        rows: as asked for.
-        entropy_nats: [B], of the distribution drawn from, after the cut.
-        own_varentropy: [B], nats squared, **before** the cut: after it a single token may be left, and a
-            controller that took this for a forced token would never lower its threshold again.
-        frozen: [B] bool; True for one legal token, a greedy row and a row that is no distribution.
-    """
-    proposed = log_min_p + rows.gain * (entropy_nats - rows.target_nats)
-    moves = rows.controlled & (rows.mode == FIXED) & ~frozen & proposed.isfinite()
-    moves &= own_varentropy >= FORCED_VARENTROPY
-    bounded = torch.minimum(proposed, _log_threshold(rows.max_min_p)).clamp(min=LEAST_LOG_MIN_P)
-    return torch.where(moves, bounded, log_min_p)
 
 
 def min_p_of(log_min_p: Tensor) -> Tensor:
