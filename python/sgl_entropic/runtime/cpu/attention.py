@@ -157,6 +157,9 @@ class PagedCpuAttnBackend(TorchNativeAttnBackend):
         lists = self.forward_metadata
         if lists is None or not self._paged(layer, q):
             self.native_calls += 1
+            if lists is not None and lists.plan is not None:
+                # SGLang's own operations know no list of ours, and a report must not say what they did not do.
+                lists.plan.not_followed()
             native_out: torch.Tensor = native(q, k, v, layer, forward_batch, save_kv_cache)
             return native_out
         self.paged_calls += 1

@@ -28,6 +28,8 @@ class Notes:
         retractions: times it gave up its KV.
         recomputed_tokens: tokens computed again for that.
         finished: whether its end was seen.
+        prefix_tokens: of the matched prefix whose surprisal is known.
+        prefix_surprisal_nats: mean surprisal of that prefix; ``None`` while unknown.
         score: the policy's, term by term, when it was last admitted.
         score_traced: whether a trace record has carried it.
     """
@@ -44,6 +46,8 @@ class Notes:
     retractions: int = 0
     recomputed_tokens: int = 0
     finished: bool = False
+    prefix_tokens: int = 0
+    prefix_surprisal_nats: float | None = None
     score: dict[str, float] | None = None
     score_traced: bool = True
 
@@ -100,6 +104,7 @@ def facts_of(req: Any, notes: Notes, *, running: bool, deferred: bool = False) -
         priority=notes.priority,
         client=state.params.client_id,
         route="grammar" if req.grammar is not None else "",
+        prefix_surprisal_nats=notes.prefix_surprisal_nats,
         flow_nats=time.tau_nats / (time.count - 1) if time.count > 1 else None,
         arrived_at_tokens=notes.arrived_at_tokens,
         waits_since_tokens=notes.waits_since_tokens,
