@@ -144,13 +144,18 @@ def main() -> None:
             "keep_ratio": one["keep_ratio"],
         }
         table[name]["outcomes"] = dict(Counter(one["outcomes"]))
-        print(f"{name:16} {one['keep_ratio']:6.3f} {valid:6.3f} [{interval[0]:.3f}, {interval[1]:.3f}] {same:9.3f}")
+        print(
+            f"{name:16} {one['keep_ratio']:6.3f} {valid:6.3f} [{interval[0]:.3f}, {interval[1]:.3f}] {same:9.3f}"
+        )
         if name == "mixed 0.5":
             pairs = zip(one["outcomes"], dense["outcomes"], strict=True)
             worse, limits = share_interval([a != "valid" and b == "valid" for a, b in pairs], options.seed)
             claims.append(claim("prune_json_lost_r50", worse, limits, "share", "<= 0.02"))
     if options.name and claims:
-        content = {"settings": {"count": len(rows), "preamble_tokens": options.preamble_tokens}, "table": table}
+        content = {
+            "settings": {"count": len(rows), "preamble_tokens": options.preamble_tokens},
+            "table": table,
+        }
         write_result(options.name, claims, facts, [], **content)
 
 

@@ -454,7 +454,7 @@ class Two:
             ints(0, 1), ints(9, 8), ints(9, 18), ints(0, 10, 19), np.arange(19), ints(0, 1, 2), self.hidden, **arguments
         )  # fmt: skip
 
-    def refused(self, choices: Any, said: str, **changed: Any) -> None:
+    def check_refused(self, choices: Any, said: str, **changed: Any) -> None:
         before = [cache.copy() for cache in self.pair.caches]
         with pytest.raises((TypeError, ValueError), match=said):
             self.decode(choices, **changed)
@@ -475,13 +475,14 @@ def test_what_the_refused_rows_differ_from_is_accepted(two: Two) -> None:
     two.decode([None, row(budget=0, recent=0)])
     two.decode([None, None])
     two.decode(None)
+    assert not (two.hidden == 7.0).any()
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_it_is_refused_and_nothing_is_written(two: Two, name: str) -> None:
     changed, said = REFUSED[name]
     first = new_keys()
-    two.refused([row(keys=first), row(**changed)], said)
+    two.check_refused([row(keys=first), row(**changed)], said)
     assert (first.ready, first.nbytes) == (0, 0)
     # Not claimed by the call that was refused, and free to be of other blocks.
     first.reset()
@@ -491,10 +492,10 @@ def test_it_is_refused_and_nothing_is_written(two: Two, name: str) -> None:
 
 def test_keys_of_another_model_another_request_or_other_blocks_are_refused(two: Two) -> None:
     for shape in ((1, 2, 16), (3, 2, 16), (2, 1, 16), (2, 2, 32)):
-        two.refused([None, row(keys=new_keys(*shape))], KEYS_SAID)
+        two.check_refused([None, row(keys=new_keys(*shape))], KEYS_SAID)
     same = new_keys(bounds=True)
     for _ in range(2):
-        two.refused(
+        two.check_refused(
             [row(keys=same), row(keys=same)], "the keys of a choice are in use by another request or step"
         )
     two.decode([row(keys=same), row()])
@@ -503,21 +504,21 @@ def test_keys_of_another_model_another_request_or_other_blocks_are_refused(two: 
     shares = {"blocks": 4, "bonus": bonus(4)}
     said = "the keys of a choice are of blocks of 4 tokens, not 2"
     fresh = new_keys()
-    two.refused([row(keys=fresh, **shares), row(keys=same, **shares)], said, **others)
+    two.check_refused([row(keys=fresh, **shares), row(keys=same, **shares)], said, **others)
     # A refused call says nothing of the blocks of keys that it did not come to use.
     two.decode([row(keys=fresh), row(keys=same)])
 
 
 def test_choices_of_other_steps_are_refused(two: Two) -> None:
-    two.refused([row()], "choices must have one entry a request")
-    two.refused([row(), None, None], "choices must have one entry a request")
-    two.refused([row(), None], "choices need kept and tail", kept=None, tail=None)
-    two.refused([row(), None], ENDS_SAID, tail=ints(0, 8))
-    two.refused([row(), None], ENDS_SAID, tail=ints(4, 8))
-    two.refused([row(), None], "kept must cover what is before it", kept=np.ones((1, 2, 1), np.uint8))
-    two.refused([row(), None], "block_tokens must be at least 1", block_tokens=0)
-    two.refused([row()[:5], None], TYPE_SAID)
-    two.refused(row(), TYPE_SAID)
+    two.check_refused([row()], "choices must have one entry a request")
+    two.check_refused([row(), None, None], "choices must have one entry a request")
+    two.check_refused([row(), None], "choices need kept and tail", kept=None, tail=None)
+    two.check_refused([row(), None], ENDS_SAID, tail=ints(0, 8))
+    two.check_refused([row(), None], ENDS_SAID, tail=ints(4, 8))
+    two.check_refused([row(), None], "kept must cover what is before it", kept=np.ones((1, 2, 1), np.uint8))
+    two.check_refused([row(), None], "block_tokens must be at least 1", block_tokens=0)
+    two.check_refused([row()[:5], None], TYPE_SAID)
+    two.check_refused(row(), TYPE_SAID)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sglang.srt.layers.quantization.fp4_kv_cache_quant_method import UnquantizedKVCacheMethod
 
 from sgl_entropic.attention.pruning import Pruning, Reading
 from sgl_entropic.attention.selection import QueryChoice, Selection
@@ -36,7 +37,8 @@ def backend() -> Any:
     pool.k_buffer = [torch.randn(shape, generator=generator) for _ in range(LAYERS)]
     pool.v_buffer = [torch.randn(shape, generator=generator) for _ in range(LAYERS)]
     pool.start_layer, pool.layer_transfer_counter = 0, None
-    pool.is_quantized_kv_cache, pool.store_dtype, pool.dtype = False, torch.float32, torch.float32
+    pool.quant_method = UnquantizedKVCacheMethod.__new__(UnquantizedKVCacheMethod)
+    pool.store_dtype = pool.dtype = torch.float32
     made = PagedCpuAttnBackend.__new__(PagedCpuAttnBackend)
     made.token_to_kv_pool = pool
     made.paged_calls = made.native_calls = 0
@@ -125,10 +127,14 @@ def test_what_falls_back_says_that_it_read_all(backend: Any, monkeypatch: pytest
     from sglang.srt.layers.attention.torch_native_backend import TorchNativeAttnBackend
 
     kept = np.zeros((1, 12), dtype=np.bool_)
-    plan = StepPlan(BLOCK, LENGTHS, [Reading(Selection(kept, 48), "kept"), None, None], [request("surprisal"), None, None])
+    plan = StepPlan(
+        BLOCK, LENGTHS, [Reading(Selection(kept, 48), "kept"), None, None], [request("surprisal"), None, None]
+    )
     backend.forward_metadata, _ = lists_of(plan)
     monkeypatch.setattr(TorchNativeAttnBackend, "forward_decode", lambda *_: torch.zeros(3, Q_HEADS * DIM))
-    backend.forward_decode(torch.zeros(3, Q_HEADS * DIM), None, None, layer(0, k_scale=torch.ones(1)), None, False)
+    backend.forward_decode(
+        torch.zeros(3, Q_HEADS * DIM), None, None, layer(0, k_scale=torch.ones(1)), None, False
+    )
     assert plan.requests[0] is not None
     assert plan.requests[0].reads[-1] == Read(61.0, 61)
     assert backend.native_calls == 1

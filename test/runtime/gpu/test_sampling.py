@@ -71,4 +71,5 @@ def test_on_the_device() -> None:
 
     from sgl_entropic.runtime.gpu import sampling
 
+    assert torch.cuda.is_available()
     sampling.check(torch.device("cuda"), 128_256)
