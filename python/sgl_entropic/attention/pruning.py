@@ -60,6 +60,11 @@ class Pruning:
         self._measured_at: int | None = None
         self._released = False
 
+    def restart(self) -> None:
+        """Forget what is read: the request begins again, maybe with fewer tokens."""
+        self._selection = self._scored_at = self._measured_at = None
+        self._released = False
+
     def step(
         self,
         output_index: int,

@@ -41,6 +41,8 @@ def _chunk(req: Any) -> list[dict[str, Any]]:
             planner = attention.installed()
             cost = None if planner is None else planner.cost
             chunk["attention"] = state.pruning.report(len(state.readings), cost)
+            # A session keeps its requests for longer than they run.
+            state.pruning.release()
     return [chunk] if chunk else []
 
 

@@ -167,6 +167,11 @@ def refuse_combinations(server_args: Any, config: EntropicConfig) -> None:
             "--entropic-attention on needs the entropies and surprisals of --entropic-telemetry on and "
             "--entropic-telemetry-prompt-surprisal on"
         )
+    if config.attention.enabled and getattr(server_args, "enable_streaming_session", False):
+        problems.append(
+            "--enable-streaming-session is not available with --entropic-attention on: a session's later turns go on with "
+            "the keys and values of turns that left blocks out"
+        )
     if config.attention.enabled and not config.cpu.fast_path:
         problems.append(
             "--entropic-attention on is not available with --entropic-cpu-fast-path off: SGLang's own CPU operations read "

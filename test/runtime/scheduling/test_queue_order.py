@@ -38,7 +38,7 @@ def store() -> Iterator[SlotStore]:
 
 
 def request(node: str, prefix_len: int) -> Any:
-    made = SimpleNamespace(rid="a", prefix_len=prefix_len, last_node=node)
+    made = SimpleNamespace(rid="a", prefix_len=prefix_len, last_node=node, session=None)
     attach(made, Notes(0, 0, 0, 0))
     return made
 
@@ -62,8 +62,10 @@ def test_the_mean_of_what_is_known_of_the_matched_prefix(store: SlotStore) -> No
 def test_nothing_is_known_of_no_prefix_and_of_readings_that_are_not_there(store: SlotStore) -> None:
     assert math.isnan(store.surprisal_nats[0].item())
     tree, without, unknown = Tree(), request("root", 0), request("node", 3)
-    stranger = SimpleNamespace(prefix_len=3, last_node="node")
-    read_prefixes([without, unknown, stranger], tree)
+    stranger = SimpleNamespace(prefix_len=3, last_node="node", session=None)
+    lent = request("nowhere", 3)
+    lent.session = SimpleNamespace(streaming=True)
+    read_prefixes([without, unknown, stranger, lent], tree)
     for req in (without, unknown):
         notes = notes_of(req)
         assert notes is not None

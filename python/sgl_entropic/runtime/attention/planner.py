@@ -65,11 +65,15 @@ class Planner:
         readings: list[Reading | None] = []
         requests: list[RequestPruning | None] = []
         rows = batch.req_pool_indices_cpu.tolist()
-        for row, req, length in zip(rows, batch.reqs, lengths, strict=True):
+        # Behind the requests' own rows there may be further ones of their beams, which read all.
+        for row, req, length in zip(rows, batch.reqs, lengths, strict=False):
             state = state_of(req)
             pruning = state.pruning
             requests.append(pruning)
             readings.append(None if pruning is None else self._read(row, state, pruning, req, length))
+        beams = [None] * (len(lengths) - len(batch.reqs))
+        readings += beams
+        requests += beams
         plan = StepPlan(self.config.block_tokens, lengths, readings, requests)
         return plan if plan.prunes or plan.measures else None
 
@@ -152,4 +156,4 @@ def share_again(req: Any) -> None:
         return
     if pruning.marked:
         pruning.marked = req.skip_radix_cache_insert = False
-    pruning.keys = None
+    pruning.restart(len(req.output_ids))

@@ -67,6 +67,19 @@ class RequestPruning:
         self.reads.extend([None] * (output_index - len(self.reads)))
         self.reads.append(read)
 
+    def restart(self, output_tokens: int) -> None:
+        """The request is computed anew from its beginning, with so many tokens of its answer: what was known is gone.
+
+        A step under way when it gave up its memory is discarded, so what that read does not count.
+        """
+        self.policy.restart()
+        self.release()
+        del self.reads[output_tokens:]
+
+    def release(self) -> None:
+        """Give back what choosing blocks needs; the reads stay for the report."""
+        self.keys = self.mass = self.prompt_surprisal_nats = None
+
     def read_all(self, context_tokens: int) -> None:
         """The step last noted read everything."""
         self.reads[-1] = Read(float(context_tokens), context_tokens)

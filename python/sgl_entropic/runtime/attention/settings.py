@@ -75,9 +75,10 @@ def check_request(params: RequestParams, config: AttentionConfig) -> None:
             "accepted: one of the two"
         )
     least, most = params.min_keep_ratio, params.max_keep_ratio
-    if least is not None and most is not None and most < least:
+    if most is not None and most < (config.min_keep_ratio if least is None else least):
+        of_server = f", which is the server's {config.min_keep_ratio}" if least is None else f" = {least!r}"
         raise RequestParameterError(
-            f"max_keep_ratio = {most!r} is below min_keep_ratio = {least!r}; accepted: at least as much"
+            f"max_keep_ratio = {most!r} is below min_keep_ratio{of_server}; accepted: at least as much"
         )
 
 

@@ -44,7 +44,9 @@ def read_prefixes(reqs: list[Any], tree_cache: Any) -> None:
         return
     for req in reqs:
         notes = notes_of(req)
-        if notes is None or req.prefix_len in (0, notes.prefix_tokens):
+        # The prefix of a streaming session lies in its own row, not in the tree.
+        lent = req.session is not None and req.session.streaming
+        if notes is None or lent or req.prefix_len in (0, notes.prefix_tokens):
             continue
         slots: torch.Tensor = tree_cache.path_device_indices(req.last_node)[: req.prefix_len]
         mean = store.surprisal_nats[slots.long()].nanmean().item()
