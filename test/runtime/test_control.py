@@ -36,6 +36,14 @@ def test_the_request_s_word_goes_before_the_server_s() -> None:
         max_temperature_scale=1.0,
     )
     assert control_of(own, ON) == Control(0.0, "newton", 0.5, "temperature", math.log(0.5), 0.0)
+    # A grammar's certain tokens are not heated, but where the request says how far.
+    cooled = control_of(RequestParams(), ON, grammar=True)
+    assert cooled is not None
+    assert cooled.high == 0.0
+    assert cooled.low == control_of(RequestParams(), ON).low  # type: ignore[union-attr]
+    asked = control_of(RequestParams(max_temperature_scale=1.5), ON, grammar=True)
+    assert asked is not None
+    assert asked.high == pytest.approx(math.log(1.5))
     assert control_of(RequestParams(target_entropy_nats="auto"), ON) == Control(
         None, "fixed", 0.05, "temperature", math.log(0.25), math.log(4.0)
     )

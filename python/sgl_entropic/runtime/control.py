@@ -35,8 +35,16 @@ class Control:
     high: float
 
 
-def control_of(params: RequestParams, defaults: SamplingConfig) -> Control | None:
-    """What ``params`` ask for over the server's ``defaults``; ``None`` leaves the temperature alone."""
+GRAMMARS = ("json_schema", "regex", "ebnf", "structural_tag")
+"""SGLang's sampling parameters that hold an answer to a grammar."""
+
+
+def control_of(params: RequestParams, defaults: SamplingConfig, *, grammar: bool = False) -> Control | None:
+    """What ``params`` ask for over the server's ``defaults``; ``None`` leaves the temperature alone.
+
+    With a ``grammar`` the temperature is lowered only, unless the request itself names the most: tokens that are nearly
+    certain there are those that end a string or a list, and heated ones let it go on to the limit.
+    """
     target = defaults.target_nats if params.target_entropy_nats is None else params.target_entropy_nats
     if target is None or target == OFF:
         return None
@@ -46,7 +54,9 @@ def control_of(params: RequestParams, defaults: SamplingConfig) -> Control | Non
         gain=defaults.gain if params.sampling_gain is None else float(params.sampling_gain),
         actuator=params.sampling_actuator or defaults.actuator,  # type: ignore[arg-type]
         low=math.log(params.min_temperature_scale or defaults.min_temperature_scale),
-        high=math.log(params.max_temperature_scale or defaults.max_temperature_scale),
+        high=0.0
+        if grammar and params.max_temperature_scale is None
+        else math.log(params.max_temperature_scale or defaults.max_temperature_scale),
     )
 
 

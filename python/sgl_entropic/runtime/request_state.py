@@ -10,7 +10,7 @@ from sgl_entropic.feedback.entropic_time import EntropicTime
 from sgl_entropic.request_params import RequestParams, parse_custom_params
 from sgl_entropic.runtime.active_config import active_config
 from sgl_entropic.runtime.attention.request import RequestPruning, pruning_of
-from sgl_entropic.runtime.control import Control, control_of
+from sgl_entropic.runtime.control import GRAMMARS, Control, control_of
 from sgl_entropic.signals import TokenReading
 
 _ATTRIBUTE = "_sgl_entropic"
@@ -107,7 +107,9 @@ def state_of(req: Any) -> RequestState:
             params = RequestParams(return_summary=False)
         # Greedy requests and beams draw nothing.
         draws = getattr(req.sampling_params, "top_k", None) != 1 and getattr(req, "beam_group", None) is None
-        state = RequestState(params, control=control_of(params, active_config().sampling) if draws else None)
+        grammar = any(getattr(req.sampling_params, name, None) for name in GRAMMARS)
+        control = control_of(params, active_config().sampling, grammar=grammar) if draws else None
+        state = RequestState(params, control=control)
         state.pruning = pruning_of(req, params)
         setattr(req, _ATTRIBUTE, state)
     return state

@@ -109,7 +109,12 @@ def test_a_request_that_begins_again_remembers_nothing_of_its_context(planner: P
     req.output_ids = array("q")
     share_again(req)
     assert req.skip_radix_cache_insert is False
-    assert (pruning.keys, pruning.mass, pruning.prompt_surprisal_nats, pruning.reads) == (None, None, None, [])
+    assert (pruning.keys, pruning.mass, pruning.prompt_surprisal_nats, pruning.reads) == (
+        None,
+        None,
+        None,
+        [],
+    )
     plan = planner.plan(batch([req], [1], [PROMPT + 2]))
     assert plan is not None
     assert plan.masks()[1].tolist() == [528]
@@ -147,7 +152,8 @@ def test_a_report_counts_what_came_out(planner: Planner) -> None:
 )
 def test_what_a_request_cannot_ask(asked: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "sgl_entropic.runtime.attention.settings.compiled_kernels_asked_for", lambda: said != "compiled kernels"
+        "sgl_entropic.runtime.attention.settings.compiled_kernels_asked_for",
+        lambda: said != "compiled kernels",
     )
     with pytest.raises(RequestParameterError, match=said):
         check_request(RequestParams(**asked), AttentionConfig(enabled=True))
