@@ -27,7 +27,10 @@ def run(
 ) -> tuple[Pruning, list[Reading]]:
     """The decode steps of an answer with these entropies; the first token comes from the prefill."""
     pruning = Pruning(settings)
-    at = lambda index: entropies[index] if index < len(entropies) else None  # noqa: E731
+
+    def at(index: int) -> float | None:
+        return entropies[index] if index < len(entropies) else None
+
     return pruning, [pruning.step(n, prompt + n, at, contribution) for n in range(1, len(entropies) + 1)]
 
 

@@ -11,6 +11,7 @@ from sgl_entropic import activation
 from sgl_entropic.config import add_arguments, configuration, refuse_unknown
 from sgl_entropic.errors import EntropicError, UnsupportedError
 from sgl_entropic.runtime.active_config import active_config
+from sgl_entropic.runtime.attention.settings import check_config
 from sgl_entropic.runtime.cpu_refusals import refuse_on_cpu
 from sgl_entropic.runtime.gpu.refusals import gpu_problems, policy_problem
 from sgl_entropic.runtime.refusals import raise_if_any, refuse_combinations
@@ -48,6 +49,12 @@ def around_from_cli_args(original: Callable[..., Any], cls: type, namespace: arg
                     *gpu_problems(namespace),
                     *filter(None, [policy_problem(config.attention.policy or "surprisal")]),
                 ]
+            )
+        if config.attention.enabled:
+            # What only the model can contradict is looked at when it is there.
+            compiled = _on_portable_cpu() and config.cpu.fast_path
+            check_config(
+                config.attention, getattr(namespace, "page_size", None) or 1, None, compiled=compiled
             )
         refuse_combinations(namespace, config)
         probe_outlets(config)
