@@ -1,4 +1,4 @@
-"""Which blocks are kept, and the page lists made of them, against an oracle that goes block by block in plain Python."""
+"""Which blocks are kept, against an oracle that goes block by block in plain Python."""
 
 import math
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sgl_entropic.attention.contribution import block_surprisal, contribution
-from sgl_entropic.attention.selection import page_list, select, whole_blocks
+from sgl_entropic.attention.selection import select, whole_blocks
 from sgl_entropic.attention.settings import AttentionSettings
 
 LENGTHS = st.integers(1, 700)
@@ -90,31 +90,6 @@ def test_what_always_holds(case: tuple[AttentionSettings, int, float, list[list[
     assert read == pytest.approx(
         np.mean([len(chosen.positions(length, settings.block_tokens, r)) for r in range(len(rows))])
     )
-
-
-@given(cases(), st.sampled_from([1, 2, 4, 8, 16]))
-def test_page_lists(case: tuple[AttentionSettings, int, float, list[list[float]]], page_size: int) -> None:
-    """Through a table of pages they read the same tokens, for every page size that divides the block."""
-    settings, length, ratio, rows = case
-    chosen = select(np.array(rows, dtype=np.float32).reshape(len(rows), -1), length, ratio, settings)
-    positions = chosen.positions(length, settings.block_tokens)
-    if settings.block_tokens % page_size:
-        return
-    pages, last = page_list(positions, page_size)
-    read = [
-        page * page_size + i
-        for n, page in enumerate(pages.tolist())
-        for i in range(last if n == len(pages) - 1 else page_size)
-    ]
-    assert read == positions.tolist()
-    assert 1 <= last <= page_size
-
-
-def test_a_page_in_part_is_refused() -> None:
-    with pytest.raises(ValueError, match="whole pages"):
-        page_list(np.array([0, 1, 2, 8, 9]), 4)
-    with pytest.raises(ValueError, match="whole pages"):
-        page_list(np.array([], dtype=np.int64), 4)
 
 
 @given(

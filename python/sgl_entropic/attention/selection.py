@@ -1,4 +1,4 @@
-"""From a contribution of each block to the blocks that are read, and to the page lists of attention kernels."""
+"""From a contribution of each block to the blocks that are read."""
 
 from __future__ import annotations
 
@@ -134,19 +134,3 @@ def _shares(length: int, ratio: float, settings: AttentionSettings) -> tuple[int
     tail = length - blocks * size
     recent = math.ceil(settings.recent_share * (budget * size + tail) / size) - tail // size
     return budget, sinks, min(max(recent, 0), budget - sinks)
-
-
-def page_list(positions: Indices, page_size: int) -> tuple[Indices, int]:
-    """Pages that hold ``positions``, which are ascending, made of whole pages, and end with the last token.
-
-    Returns:
-        Numbers of the pages within the request, ascending, and the number of tokens in the last one: what paged kernels
-        take as ``kv_indices`` (through the request's table of pages) and ``kv_last_page_len``.
-
-    Raises:
-        ValueError: a page other than the last is kept in part, which a page list cannot say.
-    """
-    pages, counts = np.unique(positions // page_size, return_counts=True)
-    if len(pages) == 0 or (counts[:-1] != page_size).any():
-        raise ValueError("blocks must be made of whole pages")
-    return pages, int(counts[-1])
