@@ -3,6 +3,7 @@
 
 #include <nanobind/stl/optional.h>
 
+#include <utility>
 #include <vector>
 
 #include "bindings.h"
@@ -47,7 +48,7 @@ void draw(const Matrix& logits, const Row<float>& temperatures, const Row<int32_
           const Row<float>& min_ps, const Row<double>& uniforms, const Array<int32_t, nb::ndim<1>>& tokens,
           const std::optional<MatrixOut>& readings, const std::optional<Matrix>& own, const std::optional<Matrix>& controls,
           const std::optional<Indices>& places, const std::optional<MatrixOut>& state,
-          const std::optional<MatrixOut>& steered) {
+          const std::optional<MatrixOut>& steered, const std::optional<Matrix>& before) {
   check_logits(logits);
   const size_t rows = logits.shape(0);
   check_rows(temperatures, rows, "temperatures", "above 0", [](float t) { return t > 0; });
@@ -63,9 +64,10 @@ void draw(const Matrix& logits, const Row<float>& temperatures, const Row<int32_
     require_memory(*readings);
     require_apart(logits, *readings);
   }
-  if (own) {
-    require(own->shape(0) == rows && own->shape(1) == sge::kStatistics, "own must be [rows, 4]");
-    require_memory(*own);
+  for (const auto& [statistics, name] : {std::pair{&own, "own"}, std::pair{&before, "before"}}) {
+    if (!*statistics) continue;
+    require((*statistics)->shape(0) == rows && (*statistics)->shape(1) == sge::kStatistics, std::string(name) + " must be [rows, 4]");
+    require_memory(**statistics);
   }
   std::vector<int64_t> at;
   sge::Steering steering{};
@@ -88,7 +90,7 @@ void draw(const Matrix& logits, const Row<float>& temperatures, const Row<int32_
   Unlocked unlocked;
   sge::draw(logits.data(), count, n,
             {temperatures.data(), top_ks.data(), top_ps.data(), min_ps.data(), uniforms.data()},
-            own ? own->data() : nullptr, controls ? &steering : nullptr, tokens.data(),
+            own ? own->data() : nullptr, before ? before->data() : nullptr, controls ? &steering : nullptr, tokens.data(),
             readings ? readings->data() : nullptr);
 }
 
@@ -117,7 +119,7 @@ void add_sampling(nb::module_& m) {
         "top_ps"_a.noconvert(), "min_ps"_a.noconvert(), "uniforms"_a.noconvert(), "tokens"_a.noconvert(),
         "readings"_a.noconvert() = nb::none(), "own"_a.noconvert() = nb::none(),
         "controls"_a.noconvert() = nb::none(), "places"_a.noconvert() = nb::none(), "state"_a.noconvert() = nb::none(),
-        "steered"_a.noconvert() = nb::none());
+        "steered"_a.noconvert() = nb::none(), "before"_a.noconvert() = nb::none());
   m.def("solve_temperature", &solve_temperature, "logits"_a.noconvert(), "targets"_a.noconvert(),
         "starts"_a.noconvert(), "lowest"_a.noconvert(), "highest"_a.noconvert(), "results"_a.noconvert());
 }

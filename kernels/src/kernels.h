@@ -62,6 +62,7 @@ struct RowSearch {
   Search how;
   float target;
   float lowest, highest;
+  const Moments* at_one;  // of the row at temperature 1, or of one much like it, to guess from; or null
 };
 
 struct Drawn {

@@ -38,8 +38,8 @@ struct Steered {
     lowest = own + control(kLow), highest = own + control(kHigh);
   }
 
-  RowSearch search() const {
-    return {mode == kExactly && std::isfinite(target) ? Search::kExact : Search::kOwn, target, lowest, highest};
+  RowSearch search(const Moments* at_one) const {
+    return {mode == kExactly && std::isfinite(target) ? Search::kExact : Search::kOwn, target, lowest, highest, at_one};
   }
 
   float temperature(float own) const { return mode == kFixed || mode == kNewton ? std::exp(*state) : own; }
@@ -69,30 +69,34 @@ struct Steered {
 
 }  // namespace
 
-void draw(const float* logits, int rows, int n, const Cuts& cuts, const float* own, const Steering* steering,
+// A row of lm_head's statistics as moments at temperature 1; whether they are those of a distribution.
+bool recalled(const float* statistics, Moments& to) {
+  if (!statistics || !std::isfinite(statistics[1]) || !std::isfinite(statistics[2])) return false;
+  to = {statistics[0], static_cast<double>(statistics[1]) - statistics[0], statistics[2], statistics[3]};
+  return true;
+}
+
+void draw(const float* logits, int rows, int n, const Cuts& cuts, const float* own, const float* before, const Steering* steering,
           int32_t* tokens, float* readings) {
   const Kernels& kernel = kernels();
   team()->run(rows, [&](int r) {
     const float* x = logits + static_cast<size_t>(r) * n;
     const Steered steered(steering, r, rows, cuts);
+    const auto row_of = [&](const float* statistics) { return statistics ? statistics + static_cast<size_t>(r) * kStatistics : nullptr; };
+    Moments at{}, like{};
+    const bool known = recalled(row_of(own), at);
+    if (!known && readings) kernel.tempered(x, n, 1.0f, at);
+    const bool likely = !known && recalled(row_of(before), like);
     Drawn drawn{};
     kernel.draw_row(x, n,
                     {bounded(steered.temperature(cuts.temperatures[r])), cuts.top_ks[r], cuts.top_ps[r], cuts.min_ps[r], cuts.uniforms[r]},
-                    steered.search(), drawn);
+                    steered.search(likely ? &like : &at), drawn);
     tokens[r] = drawn.token;
     if (!readings) return;
     const double logit = x[drawn.token];
-    const float* statistics = own ? own + static_cast<size_t>(r) * kStatistics : nullptr;
-    double entropy, varentropy, surprisal;
-    if (statistics && std::isfinite(statistics[1]) && std::isfinite(statistics[2])) {
-      entropy = statistics[2], varentropy = statistics[3], surprisal = statistics[1] - logit;
-    } else {
-      Moments at{};
-      kernel.tempered(x, n, 1.0f, at);
-      entropy = at.entropy, varentropy = at.varentropy;
-      // Among infinite logits the tokens that have one share the mass.
-      surprisal = at.log_partition + (logit == at.max ? 0.0 : at.max - logit);
-    }
+    // Among infinite logits the tokens that have one share the mass.
+    const double surprisal = at.log_partition + (logit == at.max ? 0.0 : at.max - logit);
+    const double entropy = at.entropy, varentropy = at.varentropy;
     const auto put = [&](Reading which, double value) {
       const bool known = std::isfinite(entropy) && std::isfinite(value);
       readings[static_cast<size_t>(which) * rows + r] = known ? static_cast<float>(value) : NAN;

@@ -40,10 +40,11 @@ struct Steering {
 };
 
 // tokens [rows]; readings [kReadings, rows] or null. own [rows, 4] (statistics of lm_head) or null: then they are
-// computed, as they are where they are not finite. Entropy, varentropy and surprisal are of softmax(logits); the sampled ones of softmax(logits / temperature), before
+// computed, as they are where they are not finite. before [rows, 4] or null: likewise, of the logits before penalties and masks;
+// where `own` is null the search for a temperature begins at what they say, so that it takes the same steps. Entropy, varentropy and surprisal are of softmax(logits); the sampled ones of softmax(logits / temperature), before
 // top-k, top-p and min-p cut it. Rows that are no distribution read NaN. logits are not written.
 // steering: or null.
-void draw(const float* logits, int rows, int n, const Cuts& cuts, const float* own, const Steering* steering,
+void draw(const float* logits, int rows, int n, const Cuts& cuts, const float* own, const float* before, const Steering* steering,
           int32_t* tokens, float* readings);
 
 // The temperature in [lowest, highest] whose entropy is nearest to target (nats), per row; a row whose entropy no

@@ -625,7 +625,7 @@ struct Outcome {
                                  steered.data()};
     sge::draw(d.logits.data(), d.rows, d.n,
               {d.temperatures.data(), d.top_ks.data(), d.top_ps.data(), d.min_ps.data(), d.uniforms.data()},
-              d.own.empty() ? nullptr : d.own.data(), d.steered ? &steering : nullptr, tokens.data(),
+              d.own.empty() ? nullptr : d.own.data(), nullptr, d.steered ? &steering : nullptr, tokens.data(),
               with_readings ? readings.data() : nullptr);
   }
 };

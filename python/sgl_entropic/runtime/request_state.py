@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from sgl_entropic.errors import RequestParameterError
 from sgl_entropic.feedback.entropic_time import EntropicTime
@@ -16,8 +16,7 @@ from sgl_entropic.signals import TokenReading
 _ATTRIBUTE = "_sgl_entropic"
 
 
-@dataclass(frozen=True, slots=True)
-class Steered:
+class Steered(NamedTuple):
     """How one token was drawn towards a target entropy; ``None`` where unknown, or where that was not steered.
 
     Attributes:

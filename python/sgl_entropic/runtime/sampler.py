@@ -70,7 +70,13 @@ class EntropicSampler(Sampler):
         own = None if telemetry is None else telemetry.own_columns
         measured = telemetry is not None or step is not None
         tokens, readings = fast_path().draw(
-            logits, sampling_info, own, measured=measured, positions=positions, steering=steering
+            logits,
+            sampling_info,
+            own,
+            measured=measured,
+            positions=positions,
+            before=None if telemetry is None or steering is None else telemetry.columns_before,
+            steering=steering,
         )
         if step is not None and steering is None:
             step.settle(readings[3], readings[4], readings[1])

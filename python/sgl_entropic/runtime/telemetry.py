@@ -46,9 +46,11 @@ class Telemetry:
         recorder: receives the readings on the host.
         counters: what was measured.
         recall: statistics of the logits at hand that their producer has computed already, if any.
-        recall_columns: the same as ``[B, 4]``, for a sampler that measures as it draws.
+        recall_columns: the same as ``[B, 4]``, for a sampler that measures as it draws; with ``once=False`` they can be
+            recalled again.
         own: the model's own logits and their statistics, from before sampling until after.
         own_columns: or these alone, where the sampler leaves the logits as they are and measures by itself.
+        columns_before: the same where penalties or masks change the logits: of those before.
         sampled_entropy: of the distribution sampled from, ``[B]``, if the sampler has taken it.
         readings: ``[5, B]`` of the tokens drawn, from such a sampler.
     """
@@ -62,9 +64,10 @@ class Telemetry:
     context: StepContext | None = None
     scored: bool = False
     recall: Callable[[torch.Tensor], RowStatistics | None] = field(default=lambda _: None, repr=False)
-    recall_columns: Callable[[torch.Tensor], torch.Tensor | None] = field(default=lambda _: None, repr=False)
+    recall_columns: Callable[..., torch.Tensor | None] = field(default=lambda _, **__: None, repr=False)
     own: tuple[torch.Tensor, RowStatistics] | None = field(default=None, repr=False)
     own_columns: torch.Tensor | None = field(default=None, repr=False)
+    columns_before: torch.Tensor | None = field(default=None, repr=False)
     readings: torch.Tensor | None = field(default=None, repr=False)
     sampled_entropy: torch.Tensor | None = field(default=None, repr=False)
 
@@ -157,11 +160,12 @@ class Telemetry:
             sampling_info: SGLang's sampling parameters of the batch.
             measured: whether the sampler takes the readings of the distribution that it draws from.
         """
-        self.own = self.own_columns = self.sampled_entropy = self.readings = None
+        self._forget()
         if measured and not rewrites_logits(sampling_info):
             self.own_columns = self.recall_columns(logits)
             return
         untouched = sampling_info.is_all_greedy and not rewrites_logits(sampling_info)
+        self.columns_before = self.recall_columns(logits, once=False)
         # Sampling writes over the logits. The copy has no -inf, so that products with a probability of 0 stay 0.
         with one_thread(logits.device):
             statistics = self.recall(logits) or row_statistics(logits)
@@ -182,10 +186,13 @@ class Telemetry:
             context: host facts of the step when it was an extend.
         """
         values = self._values(forward_batch, token_ids)
-        self.own = self.own_columns = self.sampled_entropy = self.readings = None
+        self._forget()
         if self.store is not None:
             self._settle_slots(forward_batch, values, context)
         return DeviceReadings(self.recorder, values, self.prompt_readings(forward_batch, context))
+
+    def _forget(self) -> None:
+        self.own = self.own_columns = self.columns_before = self.sampled_entropy = self.readings = None
 
     def _values(self, forward_batch: Any, token_ids: torch.Tensor) -> torch.Tensor:
         """Entropy, varentropy, surprisal and sampled entropy, ``[4, B]``; NaN where there is no reading."""

@@ -93,6 +93,7 @@ class FastPath:
         *,
         measured: bool,
         positions: torch.Tensor,
+        before: torch.Tensor | None = None,
         steering: tuple[torch.Tensor, ...] | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """See :func:`.sampling.draw`; with the seeds of the step at hand."""
@@ -108,6 +109,7 @@ class FastPath:
             measured=measured,
             seeds=seeds,
             positions=positions,
+            before=before,
             steering=None if steering is None else sampling.Steering(*steering),
         )
 

@@ -43,12 +43,16 @@ class HeadStatistics:
         self.recalled += 1
         return _row_statistics(statistics)
 
-    def recall_columns(self, logits: torch.Tensor) -> torch.Tensor | None:
-        """The same as ``[rows, 4]``; rows that are not ordinary are not finite. Not counted."""
+    def recall_columns(self, logits: torch.Tensor, *, once: bool = True) -> torch.Tensor | None:
+        """The same as ``[rows, 4]``; rows that are not ordinary are not finite. Not counted.
+
+        Unless ``once``, they may be asked for again.
+        """
         if self._latest is None:
             return None
         latest, statistics = self._latest
-        self._latest = None
+        if once:
+            self._latest = None
         if logits.data_ptr() != latest.data_ptr() or logits.shape != latest.shape:
             return None
         return statistics

@@ -84,6 +84,7 @@ def draw(
     measured: bool = True,
     seeds: Sequence[int | None] | None = None,
     positions: torch.Tensor | None = None,
+    before: torch.Tensor | None = None,
     steering: Steering | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Tokens ``[B]`` int32 and, if ``measured``, the readings ``[5, B]`` named by :data:`READINGS`.
@@ -98,6 +99,8 @@ def draw(
         measured: whether the readings are wanted.
         seeds: of the rows, ``None`` for one without.
         positions: ``[B]``, of the last known tokens; needed with ``seeds``.
+        before: ``[B, 4]`` statistics of the logits before penalties and masks, for a batch that has such and so no ``own``: a
+            row without them has its temperature searched for by the same steps as in a batch without them.
         steering: how the temperatures follow a target entropy; its ``state`` and ``steered`` are written. Needs
             ``measured``.
     """
@@ -118,6 +121,7 @@ def draw(
         tokens,
         readings,
         own,
-        *(steering or ()),
+        *(steering or (None,) * 4),
+        before,
     )
     return (tokens.long() if greedy else tokens), readings
