@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from sgl_entropic_kernels import reference_sampling
+from sgl_entropic_kernels import reference, reference_sampling
 from sgl_entropic_kernels.native import library
 from sgl_entropic_kernels.reference_sampling import Cut
 
@@ -173,6 +173,34 @@ def test_temperatures_follow_the_law(kind: str, rows: list[tuple[Cut, str]], n: 
     checks.check_steer(library(), kind, [cut for cut, _ in rows], [mode for _, mode in rows], n, seed)
 
 
+@pytest.mark.parametrize("spread", [3.0, 0.3])
+def test_a_search_begins_at_the_statistics_and_ends_at_the_target(native: ModuleType, spread: float) -> None:
+    """Statistics from before a mask give the bits of those at hand; wrong ones cost time, never the target."""
+    rng, rows, n = checks.generator(7), 6, 5000
+    logits = (spread * rng.standard_normal((rows, n))).astype(np.float32)
+    uniforms, targets = rng.random(rows), np.linspace(0.5, 8.0, rows)
+    low, high = np.full(rows, -3.0), np.full(rows, 3.0)
+    controls = np.stack([targets, np.zeros(rows), np.full(rows, 2.0), low, high]).astype(np.float32)
+    at_one = [reference.one_row(row) for row in logits]
+    own = np.array(
+        [[at.max_logit, at.log_normalizer, at.entropy_nats, at.varentropy] for at in at_one], np.float32
+    )
+    wrong = own + 2 * rng.standard_normal(own.shape).astype(np.float32)
+
+    def found(own_statistics: Any, before: Any) -> Any:
+        steered = np.zeros((4, rows), np.float32)
+        more = controls, np.arange(rows), np.zeros((2, rows), np.float32), steered, before
+        checks.draw(native, logits, [Cut()] * rows, uniforms, own_statistics, *more)
+        return steered
+
+    checks.check_same_bits(found(own, None), found(None, own))
+    for steered in (found(own, None), found(wrong, None), found(None, wrong), found(None, None)):
+        for row, used, target in zip(logits, steered[0], targets, strict=True):
+            least, most = (reference_sampling.entropy_at(row, end) for end in (-3.0, 3.0))
+            reached = reference_sampling.entropy_at(row, float(used))
+            assert abs(reached - min(max(target, least), most)) <= 1e-3
+
+
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
@@ -237,6 +265,7 @@ GOOD: dict[str, Any] = {
         ("tokens", np.zeros(1, np.int32), r"tokens must be \[rows\]"),
         ("readings", np.zeros((4, 2), np.float32), r"readings must be \[5, rows\]"),
         ("own", np.zeros((2, 3), np.float32), r"own must be \[rows, 4\]"),
+        ("before", np.zeros((3, 4), np.float32), r"before must be \[rows, 4\]"),
         ("logits", np.zeros((2, 0), np.float32), "at least one column"),
     ],
 )
