@@ -196,7 +196,7 @@ class SchedulingConfig(_Section):
             le=1000,
             description="A wait of w times the traffic's tail multiplies the score by 1 + ageing w^2.",
         ),
-    ] = 0.7
+    ] = 1.5
     client_weight: Annotated[
         float,
         Field(

@@ -35,7 +35,7 @@ class SchedulingSettings:
     beta: float = 1.0
     gamma: float = 0.25
     flow_weight: float = 1.0
-    ageing: float = 0.7
+    ageing: float = 1.5
     wait_quantile: float = 0.95
     client_weight: float = 1.0
     max_wait_tokens: int = 65_536
