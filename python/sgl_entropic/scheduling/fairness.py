@@ -22,7 +22,7 @@ and ``a`` the work of A from t on, whichever is less.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
@@ -62,6 +62,10 @@ class Overtaking:
     def forget(self, key: str) -> None:
         """Drop a request that has finished or was aborted."""
         self._tokens.pop(key, None)
+
+    def retain(self, keys: Collection[str]) -> None:
+        """Drop all requests but these."""
+        self._tokens = {key: tokens for key, tokens in self._tokens.items() if key in keys}
 
 
 def bounded_order(

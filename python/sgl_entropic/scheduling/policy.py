@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -206,6 +206,10 @@ class EntropicPolicy:
         """Drop all that is kept for one request."""
         self.overtaking.forget(key)
         self._cache.forget(key)
+
+    def retain(self, keys: Collection[str]) -> None:
+        """Drop what is kept for requests other than these: some leave without a word."""
+        self.overtaking.retain(keys)
 
     @property
     def _by_arrival(self) -> bool:

@@ -128,6 +128,20 @@ def test_who_was_passed_over_is_counted_and_the_score_is_kept_for_response_and_t
     json.dumps(here.state([long], [short]), allow_nan=False)
 
 
+def test_a_request_that_left_without_a_word_is_forgotten_when_the_server_wakes() -> None:
+    policy = EntropicPolicy(SchedulingSettings(max_overtaken_tokens=1000))
+    here = seat(policy)
+    gone, stays, short = request("gone", limit=500), request("stays", limit=500), request("short", limit=5)
+    for req in (gone, stays, short):
+        here.queued(req, retracted=False)
+    here.order([gone, stays, short])
+    here.started([short], [gone, stays])
+    charged = policy.overtaking.tokens("stays")
+    assert policy.overtaking.tokens("gone") == charged > 0
+    here.woke([stays])
+    assert (policy.overtaking.tokens("gone"), policy.overtaking.tokens("stays")) == (0, charged)
+
+
 def test_a_retracted_request_keeps_its_arrival_and_its_recomputed_tokens_are_counted() -> None:
     here = seat(EntropicPolicy())
     first, second = request("first", prompt=30), request("second")

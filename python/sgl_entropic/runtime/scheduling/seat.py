@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -137,6 +137,14 @@ class Seat:
             notes.finished = True
             if self.policy is not None:
                 self.policy.forget(req.rid)
+
+    def woke(self, reqs: Iterable[Any]) -> None:
+        """The server had nothing to do; ``reqs`` are all that it has now.
+
+        SGLang aborts a request that fits nowhere while it retracts, and tells nobody.
+        """
+        if self.policy is not None:
+            self.policy.retain({req.rid for req in reqs})
 
     # ----------------------------------------------------------------------------------------------- life of a step
 
