@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -84,16 +83,6 @@ def ask(
     response = httpx.post(server.url + "/generate", json=body, timeout=TIMEOUT_S)
     assert response.status_code == 200, response.text
     return response.json()
-
-
-def slots_left_over(server: Server) -> int:
-    """KV slots in use once the cache is flushed at idle."""
-    deadline = time.monotonic() + 60
-    while httpx.post(server.url + "/flush_cache", timeout=TIMEOUT_S).status_code != 200:
-        assert time.monotonic() < deadline, "the server does not become idle"
-        time.sleep(0.2)
-    loads = httpx.get(server.url + "/v1/loads", timeout=TIMEOUT_S).json()["loads"]
-    return int(loads[0]["num_used_tokens"])
 
 
 def hidden_by(surprisal: list[float | None], policy: str, prompt_tokens: int, outputs: int) -> list[set[int]]:
@@ -309,7 +298,7 @@ def test_a_request_has_the_same_text_alone_and_among_others(pruned: Server, poli
         crowd[3]["meta_info"]["entropic"]["attention"]["keep_ratio"]
         == alone["meta_info"]["entropic"]["attention"]["keep_ratio"]
     )
-    assert slots_left_over(pruned) == 0
+    assert pruned.slots_left_over() == 0
 
 
 def test_other_requests_get_exact_keys_only(pruned: Server) -> None:
@@ -354,7 +343,7 @@ def test_everything_at_once_leaks_nothing(pruned: Server) -> None:
 
     with ThreadPoolExecutor(12) as pool:
         list(pool.map(one, range(20)))
-    assert slots_left_over(pruned) == 0
+    assert pruned.slots_left_over() == 0
 
 
 @pytest.mark.parametrize(

@@ -105,16 +105,6 @@ def at_once(server: Server, asks: list[dict[str, Any]]) -> list[Any]:
         return [answer.result() for answer in waiting]
 
 
-def slots_left_over(server: Server) -> int:
-    """KV slots in use once the cache is flushed at idle."""
-    deadline = time.monotonic() + 60
-    while httpx.post(server.url + "/flush_cache", timeout=TIMEOUT_S).status_code != 200:
-        assert time.monotonic() < deadline, "the server does not become idle"
-        time.sleep(0.2)
-    loads = httpx.get(server.url + "/v1/loads", timeout=TIMEOUT_S).json()["loads"]
-    return int(loads[0]["num_used_tokens"])
-
-
 MIXED = [
     {"text": prompt(index, 4 + 31 * (index % 5)), "tokens": (200, 12, 60, 8, 24, 120)[index % 6]}
     for index in range(28)
@@ -134,7 +124,7 @@ def test_texts_in_a_reordered_and_held_crowd_are_those_of_requests_alone(
     for one, answer in zip(MIXED, crowd, strict=True):
         assert answer["meta_info"]["completion_tokens"] == one["tokens"]
         assert answer["text"] == ask(eager, **one)["text"]
-    assert slots_left_over(eager) == 0
+    assert eager.slots_left_over() == 0
 
 
 def test_rows_that_sit_steps_out_lose_nothing(
@@ -232,7 +222,7 @@ def test_aborted_and_disconnected_requests_give_everything_back(
         for one in leaving:
             one.result()
     assert [answer["text"] for answer in crowd] == alone
-    assert slots_left_over(place) == 0
+    assert place.slots_left_over() == 0
 
 
 def test_why_a_request_ranks_where_it_does(eager: Server) -> None:
@@ -281,4 +271,4 @@ def test_chunks_retractions_and_priorities_splice_nothing(
     assert found["ordered_queues"] > 0
     for one, answer in zip(MIXED, crowd, strict=True):
         assert answer["text"] == ask(eager, **one)["text"]
-    assert slots_left_over(crowded) == 0
+    assert crowded.slots_left_over() == 0

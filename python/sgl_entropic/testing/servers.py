@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -142,6 +143,26 @@ class Server:
     def alive(self) -> bool:
         """Whether the process runs and answers."""
         return self.process is not None and self.process.poll() is None and self._healthy()
+
+    def empty_cache(self, timeout_s: float = 60.0) -> None:
+        """Wait until nothing runs, and empty the prefix cache.
+
+        Raises:
+            RuntimeError: something still ran at the end of that time.
+        """
+        deadline = time.monotonic() + timeout_s
+        request = urllib.request.Request(self.url + "/flush_cache", method="POST")
+        while time.monotonic() < deadline:
+            with contextlib.suppress(urllib.error.HTTPError), urllib.request.urlopen(request, timeout=60):
+                return
+            time.sleep(0.2)
+        raise RuntimeError(f"the server was not idle within {timeout_s:.0f} s")
+
+    def slots_left_over(self) -> int:
+        """KV slots in use once nothing runs and the prefix cache is empty; 0 unless some leaked."""
+        self.empty_cache()
+        with urllib.request.urlopen(self.url + "/v1/loads", timeout=60) as response:
+            return int(json.load(response)["loads"][0]["num_used_tokens"])
 
     def stop(self) -> None:
         """End the process and all that it started (its own session)."""
