@@ -120,6 +120,7 @@ def draw(
     places: Indices | None = None,
     state: Floats | None = None,
     steered: Floats | None = None,
+    before: Floats | None = None,
 ) -> None: ...
 
 # ``results`` [3, rows]: ln T in [``lowest``, ``highest``] whose entropy is nearest to the target, entropy, varentropy.
@@ -205,4 +206,18 @@ def choose_blocks(
     scale: float,
     logit_cap: float,
     kept: Mask,
+) -> None: ...
+
+# How close a step's ``hidden`` [rows, n] are to those of their requests' last tokens: ``scores`` [2, rows] gravity and
+# energy, see ``src/gravity.h``. State, written: ``ring`` [places, window, n], ``centre`` [places, n], ``seen`` [places].
+def gravity(
+    hidden: Floats,
+    mean: Floats,
+    places: Indices,
+    ring: Floats,
+    centre: Floats,
+    seen: Indices,
+    top_k: int,
+    decay: float,
+    scores: Floats,
 ) -> None: ...

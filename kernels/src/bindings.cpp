@@ -26,4 +26,5 @@ NB_MODULE(_native, m) {
   bindings::add_ops(m);
   bindings::add_decoder(m);
   bindings::add_sampling(m);
+  bindings::add_gravity(m);
 }

@@ -9,5 +9,6 @@ void add_weights(nanobind::module_& m);
 void add_ops(nanobind::module_& m);
 void add_decoder(nanobind::module_& m);
 void add_sampling(nanobind::module_& m);
+void add_gravity(nanobind::module_& m);
 
 }  // namespace bindings

@@ -19,12 +19,15 @@ class TokenReading:
 
     ``entropy_nats``, ``varentropy`` (nats squared) and ``surprisal_nats`` describe the model's own
     distribution, before penalties, masks and temperature; ``sampled_entropy_nats`` the one really drawn from.
+    ``gravity`` and ``energy`` compare the hidden state that the token was predicted from with those before it.
     """
 
     entropy_nats: float | None
     varentropy: float | None
     surprisal_nats: float | None
     sampled_entropy_nats: float | None
+    gravity: float | None = None
+    energy: float | None = None
 
 
 # Filled by feedback/: one request so far.

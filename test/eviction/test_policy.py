@@ -87,3 +87,17 @@ def test_the_same_visits_give_the_same_ranks() -> None:
 def test_settings_out_of_range_are_named(setting) -> None:
     with pytest.raises(ConfigError, match=f"eviction.{next(iter(setting))}"):
         EvictionSettings(**setting)
+
+
+def test_a_return_may_be_told_before_the_next_visit() -> None:
+    """As where a request holds what it found until it ends."""
+    together, apart = EvictionPolicy(), EvictionPolicy()
+    for policy in (together, apart):
+        first = policy.visited([3], [], 0.0)
+        if policy is apart:
+            policy.returned([(first, 3)], 50.0)
+            policy.visited([3], [], 50.0)
+        else:
+            policy.visited([3], [(first, 3)], 50.0)
+    assert np.array_equal(together._times.returned, apart._times.returned)
+    assert np.array_equal(together._times.exposed, apart._times.exposed)

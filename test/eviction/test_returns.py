@@ -42,6 +42,25 @@ def test_no_more_returns_than_were_exposed(steps) -> None:
     assert np.all(times.returned <= times.exposed + 1e-9)
 
 
+def test_a_node_that_was_divided_returns_in_parts() -> None:
+    times = ReturnTimes()
+    visit = times.visited([5], 0.0)
+    times.divided(visit, 5)
+    times.came_back(visit, 5, 1.0)
+    assert visit.left == {5: 1.0}
+    times.came_back(visit, 5, 1.0)
+    assert visit.left == {5: 0.0}
+
+
+def test_what_was_flushed_is_neither_exposed_nor_returned() -> None:
+    times = ReturnTimes()
+    times.visited([5], 0.0)
+    times.advance(1.0)
+    times.flushed()
+    times.advance(100.0)
+    assert times.exposed[5].tolist() == [1.0] + [0.0] * (AGES - 1)
+
+
 def test_a_visit_is_forgotten_after_the_last_age() -> None:
     times = ReturnTimes()
     times.visited([1], 0.0)

@@ -7,6 +7,7 @@ from sgl_entropic.config.command_line import (
     refuse_unknown,
 )
 from sgl_entropic.config.flags import flag_specs, parse_flag_value
+from sgl_entropic.config.gravity import GravityConfig
 from sgl_entropic.config.knobs import FlagSpec
 from sgl_entropic.config.model import (
     AttentionConfig,
@@ -23,6 +24,7 @@ __all__ = [
     "CpuConfig",
     "EntropicConfig",
     "FlagSpec",
+    "GravityConfig",
     "SamplingConfig",
     "TelemetryConfig",
     "TraceConfig",

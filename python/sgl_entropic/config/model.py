@@ -5,47 +5,21 @@ The one liberty: a choice may be written in any case, and is kept as it is decla
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-)
+from pydantic import AfterValidator, Field, ValidationError
 
 from sgl_entropic.config.endpoint import checked_endpoint
-from sgl_entropic.config.knobs import choices_of
+from sgl_entropic.config.gravity import GravityConfig
 from sgl_entropic.config.refusals import refusal
-
-
-def _checked_path(path: str | None) -> str | None:
-    if path is not None and "\0" in path:
-        raise ValueError("it holds a NUL character")
-    return path
+from sgl_entropic.config.section import Section, checked_path
 
 
 def _checked_publish(endpoint: str | None) -> str | None:
     return None if endpoint is None else checked_endpoint(endpoint)
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _choice_in_any_case(cls, value: Any, info: ValidationInfo) -> Any:
-        assert info.field_name is not None, "a validator of fields"
-        if not isinstance(value, str):
-            return value
-        choices = choices_of(cls.model_fields[info.field_name])
-        return next((choice for choice in choices if choice.lower() == value.lower()), value)
-
-
-class TelemetryConfig(_Section):
+class TelemetryConfig(Section):
     """What is measured."""
 
     enabled: Annotated[bool, Field(description="Measure every sampling step.")] = True
@@ -60,7 +34,7 @@ class TelemetryConfig(_Section):
     ] = 256
 
 
-class TraceConfig(_Section):
+class TraceConfig(Section):
     """Where step records go; nowhere by default."""
 
     path: Annotated[
@@ -71,7 +45,7 @@ class TraceConfig(_Section):
             description="Append step records to this file as JSON lines.",
             json_schema_extra={"accepted": "a file in an existing, writable directory", "metavar": "FILE"},
         ),
-        AfterValidator(_checked_path),
+        AfterValidator(checked_path),
     ] = None
     publish: Annotated[
         str | None,
@@ -94,7 +68,7 @@ class TraceConfig(_Section):
     ] = 4096
 
 
-class SamplingConfig(_Section):
+class SamplingConfig(Section):
     """Entropy-stabilised sampling: what a request gets that does not say otherwise."""
 
     target_nats: Annotated[
@@ -133,7 +107,7 @@ class SamplingConfig(_Section):
     ] = 1.3
 
 
-class SchedulingConfig(_Section):
+class SchedulingConfig(Section):
     """Entropy-aware scheduling: who waits, who decodes in this step, who gives up memory."""
 
     enabled: Annotated[
@@ -226,7 +200,7 @@ class SchedulingConfig(_Section):
     ] = 64
 
 
-class AttentionConfig(_Section):
+class AttentionConfig(Section):
     """Attention pruning: which blocks of its context a decode step reads."""
 
     enabled: Annotated[
@@ -312,7 +286,59 @@ class AttentionConfig(_Section):
     ] = False
 
 
-class CpuConfig(_Section):
+class EvictionConfig(Section):
+    """Eviction of the prefix cache by when prefixes return."""
+
+    enabled: Annotated[
+        bool,
+        Field(
+            description="Evict cached prefixes by when such ones were asked for again; off leaves it to SGLang."
+        ),
+    ] = False
+    surprisal_weight: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=4,
+            description="Exponent of a prefix's surprisal relative to the others', when all requests are in strong gravity; "
+            "0 ignores it.",
+        ),
+    ] = 0.5
+    work_weight: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=4,
+            description="Exponent of the prefill work that a cached token saves; 0 counts tokens as equal.",
+        ),
+    ] = 0.0
+    work_per_context: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=1,
+            description="Work of a token behind one token of context, in units of the work of a token without.",
+        ),
+    ] = 1e-5
+    lookahead_requests: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=1024,
+            description="First waiting requests whose cached prefixes are evicted last.",
+        ),
+    ] = 64
+    ghost_ratio: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=64,
+            description="Evicted tokens that are remembered, as a multiple of the pool's.",
+        ),
+    ] = 4.0
+
+
+class CpuConfig(Section):
     """The portable CPU platform; without effect on another."""
 
     threads: Annotated[
@@ -343,7 +369,7 @@ class CpuConfig(_Section):
     ] = True
 
 
-class EntropicConfig(_Section):
+class EntropicConfig(Section):
     """Every setting of the extension."""
 
     telemetry: TelemetryConfig = TelemetryConfig()
@@ -351,6 +377,8 @@ class EntropicConfig(_Section):
     sampling: SamplingConfig = SamplingConfig()
     scheduling: SchedulingConfig = SchedulingConfig()
     attention: AttentionConfig = AttentionConfig()
+    gravity: GravityConfig = GravityConfig()
+    eviction: EvictionConfig = EvictionConfig()
     cpu: CpuConfig = CpuConfig()
 
     def to_json(self) -> str:

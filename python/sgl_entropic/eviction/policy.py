@@ -68,14 +68,35 @@ class EvictionPolicy:
         Returns:
             What belongs to each of these nodes until its next touch.
         """
-        self._times.advance(now_s)
-        for earlier, group in returning:
-            self._times.came_back(earlier, group, now_s)
+        self.returned(returning, now_s)
         if self._visits % self.settings.refresh_visits == 0:
             self._times.forget(0.5 ** (self.settings.refresh_visits / self.settings.half_life_visits))
             self._index = self._learnt()
         self._visits += 1
         return self._times.visited(groups, now_s)
+
+    def returned(self, returning: Iterable[tuple[Visit, int]], now_s: float) -> None:
+        """Nodes are in use again by a request that has not ended, so that their next visit is still to come.
+
+        Args:
+            returning: for each of them that was touched before: that visit, and its group then.
+            now_s: the time, in seconds; never less than before.
+        """
+        self._times.advance(now_s)
+        for earlier, group in returning:
+            self._times.came_back(earlier, group, now_s)
+
+    def divided(self, visit: Visit, group: int) -> None:
+        """A node of that visit has become two, which return apart."""
+        self._times.divided(visit, group)
+
+    def flushed(self) -> None:
+        """All nodes are gone for another reason than memory: that they do not return tells nothing."""
+        self._times.flushed()
+
+    def surprisal_exponent(self, fleet_gravity: float) -> float:
+        """Not at all up to half of the requests, fully when all are in strong gravity."""
+        return self.settings.surprisal_weight * max(0.0, 2.0 * fleet_gravity - 1.0)
 
     def rank(self, leaves: Leaves, fleet_gravity: float = 0.0) -> FloatArray:
         """The rank of each leaf [n]; the smallest is evicted first.
@@ -90,8 +111,7 @@ class EvictionPolicy:
         if self.settings.work_weight:
             work = 1.0 + self.settings.work_per_context * leaves.context_tokens
             rank = rank * work**self.settings.work_weight
-        # Not at all up to half of the requests, fully when all are in strong gravity.
-        exponent = self.settings.surprisal_weight * max(0.0, 2.0 * fleet_gravity - 1.0)
+        exponent = self.surprisal_exponent(fleet_gravity)
         if exponent:
             rank = rank * _relative(leaves.surprisal_nats) ** exponent
         return np.where(leaves.needed, rank + 1e6, rank)

@@ -77,6 +77,15 @@ class ReturnTimes:
         self._reaching[0].append(visit)
         return visit
 
+    def divided(self, visit: Visit, group: int) -> None:
+        """A node of ``group`` has become two, and each of them counts."""
+        visit.left[group] += visit.weight[group]
+
+    def flushed(self) -> None:
+        """Forget the visits that are still open; what was counted stays."""
+        for queue in self._reaching:
+            queue.clear()
+
     def forget(self, share: float) -> None:
         """Let all that was counted weigh ``share`` of what it did."""
         self.exposed *= share

@@ -24,16 +24,23 @@ class DeviceReadings:
         values: ``[4, B]`` float32: entropy, varentropy, surprisal, sampled entropy; NaN where undefined. ``None`` when
             nothing was sampled (requests that only wanted their prompt).
         prompts: ``[2, n]`` prompt readings by row of the batch.
+        gravity: ``[2, B]`` gravity and energy, where they are taken from hidden states.
     """
 
     recorder: Recorder
     values: torch.Tensor | None
     prompts: dict[int, torch.Tensor] = field(default_factory=dict)
+    gravity: torch.Tensor | None = None
 
     def copy_to_host(self, copy_tensor: Callable[[torch.Tensor], torch.Tensor]) -> HostReadings:
         """Start the copies with SGLang's own asynchronous copy."""
         values = None if self.values is None else copy_tensor(self.values)
-        return HostReadings(self.recorder, values, {row: copy_tensor(t) for row, t in self.prompts.items()})
+        return HostReadings(
+            self.recorder,
+            values,
+            {row: copy_tensor(t) for row, t in self.prompts.items()},
+            None if self.gravity is None else copy_tensor(self.gravity),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +50,7 @@ class HostReadings:
     recorder: Recorder
     values: torch.Tensor | None
     prompts: dict[int, torch.Tensor]
+    gravity: torch.Tensor | None = None
 
     def consume(self, batch: Any, commits: Sequence[Any]) -> None:
         """Hand each reading to its request; ``commits`` is aligned with ``batch.reqs``."""
@@ -51,7 +59,8 @@ class HostReadings:
                 batch.reqs[row], [[_known(v) for v in line] for line in prompt.tolist()]
             )
         if self.values is not None:
-            columns = list(zip(*self.values.tolist(), strict=True))
+            more = [] if self.gravity is None else self.gravity.tolist()
+            columns = list(zip(*self.values.tolist(), *more, strict=True))
             self.recorder.record_step(batch, commits, [TokenReading(*map(_known, c)) for c in columns])
 
 

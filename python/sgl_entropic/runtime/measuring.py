@@ -7,6 +7,7 @@ without a scheduler, warm-up and graph capture.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ import torch
 from sgl_entropic.runtime import steering
 from sgl_entropic.runtime.attention.planner import pruned, share_again
 from sgl_entropic.runtime.auxiliary import DeviceReadings
+from sgl_entropic.runtime.gravity import meter as gravity
 from sgl_entropic.runtime.prefix_boundary import give_back_boundary
 from sgl_entropic.runtime.seeds import seeds_of
 from sgl_entropic.runtime.step_context import StepContext
@@ -145,7 +147,12 @@ def _measured(
     telemetry.before_sampling(logits, info, measured=measured)
     token_ids = original(runner, logits_output, forward_batch, *args, **kwargs)
     context: StepContext | None = getattr(forward_batch, _CONTEXT, None)
-    _append(logits_output, telemetry.after_sampling(forward_batch, token_ids, context))
+    readings = telemetry.after_sampling(forward_batch, token_ids, context)
+    meter = gravity.installed()
+    if meter is not None:
+        scores = meter.score(logits_output.hidden_states, forward_batch, len(token_ids), context)
+        readings = replace(readings, gravity=scores)
+    _append(logits_output, readings)
     return token_ids
 
 

@@ -57,11 +57,21 @@ class Metrics:
             names,
             multiprocess_mode="mostrecent",
         ).labels(**labels)
+        self._fleet_gravity = Gauge(
+            "sgl_entropic:fleet_gravity",
+            "Share of the running requests in strong gravity.",
+            names,
+            multiprocess_mode="mostrecent",
+        ).labels(**labels)
         self._seen = dict.fromkeys(self._counters, 0)
 
     def set_slot_bytes(self, nbytes: int) -> None:
         """Memory that the slot store holds."""
         self._slot_bytes.set(nbytes)
+
+    def set_fleet_gravity(self, share: float) -> None:
+        """Share of the running requests in strong gravity."""
+        self._fleet_gravity.set(share)
 
     def observe(self, readings: Sequence[TokenReading]) -> None:
         """Observe the readings of one step; undefined ones are left out."""

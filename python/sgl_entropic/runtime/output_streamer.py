@@ -34,7 +34,7 @@ def _chunk(req: Any) -> list[dict[str, Any]]:
         state.prompt_sent = True
         chunk["prompt_surprisal_nats"], chunk["prompt_entropy_nats"] = map(_rounded, state.prompt)
     if req.finished():
-        chunk["summary"] = state.time.summary().to_dict()
+        chunk["summary"] = {**state.time.summary().to_dict(), **_narrative_summary(state)}
         if (scheduling := report_of(req)) is not None:
             chunk["scheduling"] = scheduling
         if state.pruning is not None:
@@ -58,7 +58,26 @@ def _token_fields(state: RequestState, end: int) -> dict[str, Any]:
         "sampled_entropy_nats": _rounded([r.sampled_entropy_nats for r in readings]),
         **steered,
         **_read_fields(state, begin, end),
+        **_narrative_fields(state, begin, end),
     }
+
+
+def _narrative_fields(state: RequestState, begin: int, end: int) -> dict[str, Any]:
+    if state.narrative is None:
+        return {}
+    readings = [state.narrative.at(index) for index in range(begin, end)]
+    return {
+        "gravity": _rounded([r.gravity for r in readings]),
+        "energy": _rounded([r.energy for r in readings]),
+        "free_energy": _rounded([r.free_energy for r in readings]),
+        "tier": [r.tier for r in readings],
+    }
+
+
+def _narrative_summary(state: RequestState) -> dict[str, float | None]:
+    if state.narrative is None:
+        return {}
+    return {name: json_number(value) for name, value in state.narrative.summary().items()}
 
 
 def _read_fields(state: RequestState, begin: int, end: int) -> dict[str, Any]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from sgl_entropic.gravity.settings import Tier
 from sgl_entropic.runtime.attention.request import Read
 from sgl_entropic.runtime.request_state import RequestState, state_of
 from sgl_entropic.runtime.scheduling.notes import untraced_score
@@ -27,11 +28,13 @@ class Recorder:
         counters: what was measured.
         outlets: bounded, non-blocking consumers of step records (JSONL file, live stream).
         metrics: Prometheus metrics, or ``None`` when the server exports none.
+        fleet_share: tells the fleet's gravity, where it is asked.
     """
 
     counters: Counters
     outlets: tuple[Worker, ...] = ()
     metrics: Metrics | None = None
+    fleet_share: Callable[[], float] | None = None
     steps: int = 0
 
     def record_prompt(self, req: Any, prompt: list[list[float | None]]) -> None:
@@ -52,14 +55,23 @@ class Recorder:
             state.add(commit.output_index, reading)
             if state.pruning is not None:
                 self._count_read(state.pruning.read_at(commit.output_index))
+            if state.narrative is not None:
+                self._count_tier(state.narrative.tier)
             rows.append((req, commit.output_index, commit.token_ids[-1], reading))
         self.counters.measured_tokens += len(rows)
         self.counters.invalid_rows += sum(reading.entropy_nats is None for *_, reading in rows)
         if self.metrics is not None:
             self.metrics.observe([reading for *_, reading in rows])
             self.metrics.publish(self.counters)
+            if self.fleet_share is not None:
+                self.metrics.set_fleet_gravity(self.fleet_share())
         if self.outlets and rows:
             self._publish(batch, rows)
+
+    def _count_tier(self, tier: Tier) -> None:
+        self.counters.strong_tokens += tier == "strong"
+        self.counters.medium_tokens += tier == "medium"
+        self.counters.weak_tokens += tier == "weak"
 
     def _count_read(self, read: Read | None) -> None:
         if read is None:
@@ -85,6 +97,7 @@ class Recorder:
 def _row(req: Any, index: int, token: int, reading: TokenReading) -> RowRecord:
     state = state_of(req)
     steered = state.steered_at(index)
+    narrative = None if state.narrative is None else state.narrative.at(index)
     return RowRecord(
         rid=req.rid,
         output_index=index,
@@ -100,6 +113,10 @@ def _row(req: Any, index: int, token: int, reading: TokenReading) -> RowRecord:
         cut_entropy_nats=steered.cut_entropy_nats,
         scheduling=untraced_score(req),
         keep_ratio=_keep_ratio(state, index),
+        gravity=None if narrative is None else narrative.gravity,
+        energy=None if narrative is None else narrative.energy,
+        free_energy=None if narrative is None else narrative.free_energy,
+        tier=None if narrative is None else narrative.tier,
     )
 
 

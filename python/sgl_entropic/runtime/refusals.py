@@ -142,6 +142,90 @@ _SCHEDULING: tuple[Refusal, ...] = (
 )
 
 
+_EVICTION: tuple[Refusal, ...] = (
+    Refusal(
+        "disable_radix_cache",
+        "--disable-radix-cache",
+        unset,
+        "there is nothing to evict; leave it out, or use --entropic-eviction off",
+    ),
+    Refusal(
+        "radix_eviction_policy",
+        "--radix-eviction-policy",
+        lambda v: v in ("lru", None),
+        "one policy evicts; leave it out, or use --entropic-eviction off",
+    ),
+    Refusal(
+        "radix_cache_backend",
+        "--radix-cache-backend",
+        unset,
+        "another cache evicts by rules of its own; leave it out, or use --entropic-eviction off",
+    ),
+    *(
+        Refusal(
+            flag.replace("-", "_"),
+            f"--{flag}",
+            unset,
+            "prefixes that move to another store would count as lost; leave it out, or use --entropic-eviction off",
+        )
+        for flag in (
+            "enable-hierarchical-cache",
+            "enable-lmcache",
+            "enable-flexkv",
+            "enable-unified-cache-external-linker",
+        )
+    ),
+    Refusal(
+        "enable_session_radix_cache",
+        "--enable-session-radix-cache",
+        unset,
+        "sessions would decide what is evicted; leave it out, or use --entropic-eviction off",
+    ),
+    Refusal(
+        "speculative_algorithm",
+        "--speculative-algorithm",
+        unset,
+        "its cache is keyed by pairs of tokens; use --entropic-eviction off",
+    ),
+    Refusal(
+        "dllm_algorithm",
+        "--dllm-algorithm",
+        unset,
+        "diffusion models are scheduled by blocks; use --entropic-eviction off",
+    ),
+    Refusal(
+        "pp_size",
+        "--pp-size",
+        lambda v: v in _ONE,
+        "stages see requests at different times; accepted: 1, or --entropic-eviction off",
+    ),
+    Refusal(
+        "dcp_size",
+        "--dcp-size",
+        lambda v: v in _ONE,
+        "KV slots are spread over ranks; accepted: 1, or --entropic-eviction off",
+    ),
+    Refusal(
+        "disaggregation_mode",
+        "--disaggregation-mode",
+        unset,
+        "prefill and decode have caches of their own there; use --entropic-eviction off",
+    ),
+)
+
+_TREE_CORE = "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND"
+
+
+_GRAVITY: tuple[Refusal, ...] = (
+    Refusal(
+        "enable_return_aux_hidden_states",
+        "--enable-return-aux-hidden-states",
+        unset,
+        "they take the place of the last hidden states; leave it out, or use --entropic-gravity-signal entropy or surprisal",
+    ),
+)
+
+
 def refuse_combinations(server_args: Any, config: EntropicConfig) -> None:
     """Refuse what the asked-for mechanisms cannot work with.
 
@@ -152,6 +236,11 @@ def refuse_combinations(server_args: Any, config: EntropicConfig) -> None:
     Raises:
         UnsupportedError: naming every flag in the way and what is accepted.
     """
+    problems = explain(_rules(config), server_args) + _contradictions(server_args, config)
+    raise_if_any([*problems, *environment_problems()])
+
+
+def _rules(config: EntropicConfig) -> list[Refusal]:
     rules = list(_ALWAYS)
     if config.telemetry.enabled:
         rules += _TELEMETRY
@@ -161,11 +250,27 @@ def refuse_combinations(server_args: Any, config: EntropicConfig) -> None:
         rules += _STEERING
     if config.scheduling.enabled:
         rules += _SCHEDULING
-    problems = explain(rules, server_args)
+    if config.eviction.enabled:
+        rules += _EVICTION
+    if config.gravity.enabled and config.gravity.signal == "hidden":
+        rules += _GRAVITY
+    return rules
+
+
+def _contradictions(server_args: Any, config: EntropicConfig) -> list[str]:
+    """What single flags do not tell."""
+    problems = []
+    if config.gravity.enabled and not config.telemetry.enabled:
+        problems.append("--entropic-gravity on needs the entropies of --entropic-telemetry on")
     if config.attention.enabled and not (config.telemetry.enabled and config.telemetry.prompt_surprisal):
         problems.append(
             "--entropic-attention on needs the entropies and surprisals of --entropic-telemetry on and "
             "--entropic-telemetry-prompt-surprisal on"
+        )
+    if config.eviction.enabled and os.environ.get(_TREE_CORE):
+        problems.append(
+            f"{_TREE_CORE}={os.environ[_TREE_CORE]} is not available here: --entropic-eviction on brings a tree core of its own; "
+            "unset it, or use --entropic-eviction off"
         )
     if config.attention.enabled and getattr(server_args, "enable_streaming_session", False):
         problems.append(
@@ -181,7 +286,7 @@ def refuse_combinations(server_args: Any, config: EntropicConfig) -> None:
         problems.append(
             "--entropic-trace-publish is not available with --dp-size > 1: every rank would bind the endpoint"
         )
-    raise_if_any([*problems, *environment_problems()])
+    return problems
 
 
 def steering_problems(server_args: Any) -> list[str]:

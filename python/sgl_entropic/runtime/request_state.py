@@ -7,10 +7,12 @@ from typing import Any, NamedTuple
 
 from sgl_entropic.errors import RequestParameterError
 from sgl_entropic.feedback.entropic_time import EntropicTime
+from sgl_entropic.gravity.narrative import Narrative
 from sgl_entropic.request_params import RequestParams, parse_custom_params
 from sgl_entropic.runtime.active_config import active_config
 from sgl_entropic.runtime.attention.request import RequestPruning, pruning_of
 from sgl_entropic.runtime.control import GRAMMARS, Control, control_of
+from sgl_entropic.runtime.gravity.settings import narrative_of
 from sgl_entropic.signals import TokenReading
 
 _ATTRIBUTE = "_sgl_entropic"
@@ -43,7 +45,8 @@ class RequestState:
     after that: then its pending surprisal has to be set anew. ``boundary_given_back`` says whether that match was
     shortened, see :mod:`.prefix_boundary`. ``control`` says how the request is steered, ``log_temperature`` is that of its
     next token as last heard from the device, ``target_nats`` the entropy held, ``steered`` one entry for each token.
-    ``pruning`` says what its decode steps read; ``None`` reads all.
+    ``pruning`` says what its decode steps read; ``None`` reads all. ``narrative`` says how decided its text is; ``None`` where
+    that is not asked.
     """
 
     params: RequestParams
@@ -60,6 +63,7 @@ class RequestState:
     target_nats: float | None = None
     steered: list[Steered] = field(default_factory=list)
     pruning: RequestPruning | None = None
+    narrative: Narrative | None = None
 
     def entropy_at(self, output_index: int) -> float | None:
         """Entropy in nats that output token ``output_index`` was drawn from, as far as it is known."""
@@ -74,6 +78,14 @@ class RequestState:
         while len(self.readings) < output_index:
             self._append(TokenReading(None, None, None, None))
         self._append(reading)
+        if self.narrative is not None:
+            self.narrative.add(
+                output_index,
+                entropy_nats=reading.entropy_nats,
+                surprisal_nats=reading.surprisal_nats,
+                gravity=reading.gravity,
+                energy=reading.energy,
+            )
 
     def steer(self, output_index: int, steered: Steered) -> None:
         """Record how output token ``output_index`` was drawn."""
@@ -110,6 +122,7 @@ def state_of(req: Any) -> RequestState:
         control = control_of(params, active_config().sampling, grammar=grammar) if draws else None
         state = RequestState(params, control=control)
         state.pruning = pruning_of(req, params)
+        state.narrative = narrative_of(req)
         setattr(req, _ATTRIBUTE, state)
     return state
 

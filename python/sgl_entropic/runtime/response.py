@@ -15,6 +15,10 @@ TOKEN_FIELDS = (
     "min_p",
     "cut_entropy_nats",
     "keep_ratio",
+    "gravity",
+    "energy",
+    "free_energy",
+    "tier",
 )
 REQUEST_FIELDS = ("target_entropy_nats",)
 PROMPT_FIELDS = ("prompt_surprisal_nats", "prompt_entropy_nats")

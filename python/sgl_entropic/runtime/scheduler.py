@@ -17,6 +17,8 @@ from sgl_entropic.runtime.attention import planner as attention
 from sgl_entropic.runtime.attention.cost import ReadCost
 from sgl_entropic.runtime.attention.settings import check_config
 from sgl_entropic.runtime.control import check_defaults
+from sgl_entropic.runtime.eviction import settings as eviction
+from sgl_entropic.runtime.gravity import start as gravity
 from sgl_entropic.runtime.output_streamer import EntropicOutputStreamer
 from sgl_entropic.runtime.recorder import Recorder
 from sgl_entropic.runtime.refusals import steering_problems
@@ -59,10 +61,13 @@ class EntropicScheduler(ScheduledByEntropy):
             from sgl_entropic.runtime.gpu import flashinfer_pruning  # noqa: PLC0415 -- nothing of it elsewhere
 
             flashinfer_pruning.install(self.entropic_config.attention.block_tokens)
+        if self.entropic_config.eviction.enabled:
+            eviction.install(self.entropic_config.eviction, self.entropic_counters)
         super().__init__(*args, **kwargs)
         if prunes_on_gpu:
             flashinfer_pruning.verify()
-        asked = self.entropic_config.telemetry.enabled or self.entropic_config.scheduling.enabled
+        config = self.entropic_config
+        asked = config.telemetry.enabled or config.scheduling.enabled or config.eviction.enabled
         self.entropic_metrics = self._build_metrics() if asked and self.is_generation else None
         if self.entropic_seat is not None:
             self.entropic_seat.metrics = self.entropic_metrics
@@ -97,6 +102,8 @@ class EntropicScheduler(ScheduledByEntropy):
             self.entropic_telemetry.recall = fast.statistics.recall
             self.entropic_telemetry.recall_columns = fast.statistics.recall_columns
         process_telemetry.install(self.entropic_telemetry)
+        if self.entropic_config.gravity.enabled:
+            gravity.install(self, self.entropic_config.gravity, recorder)
         if self.entropic_config.attention.enabled and store is not None:
             self._install_pruning(store)
 
@@ -186,5 +193,9 @@ class EntropicScheduler(ScheduledByEntropy):
             "slot_store_bytes": 0 if telemetry is None or telemetry.store is None else telemetry.store.nbytes,
             "cpu": None if fast is None else fast.state(),
             "scheduling": self.entropic_scheduling_state(),
+            "eviction": {"enabled": False}
+            if self.entropic_evictor is None
+            else self.entropic_evictor.state(),
             "attention": {"enabled": False} if planner is None else planner.state(),
+            "gravity": gravity.state(self.entropic_config.gravity),
         }

@@ -8,13 +8,14 @@ from sgl_entropic.runtime.cpu.seam_rows import CPU_SEAMS
 from sgl_entropic.runtime.seam import SGLANG_VERSION
 from sgl_entropic.runtime.seam_table import SEAMS
 from sgl_entropic.runtime.seam_table_attention import ATTENTION_SEAMS
+from sgl_entropic.runtime.seam_table_eviction import EVICTION_SEAMS
 
 _HEAD = f"""# Touches on SGLang
 
 Made from `runtime/seam_table*.py` and `runtime/cpu/seam_rows.py` by `python -m sgl_entropic.runtime.seams_page`; do not edit it here. Every row is checked at
 start against the installed SGLang ({SGLANG_VERSION}): the target must exist with these parameters, and after installation
-it must really be ours. A row that is dead stops the start and is named. The rows of attention pruning on GPUs and of the
-CPU fast path stand last; they are checked where these are used.
+it must really be ours. A row that is dead stops the start and is named. The rows of attention pruning on GPUs, of
+eviction and of the CPU fast path stand last; they are checked where these are used.
 
 The package also enters through two entry points: `sglang.srt.plugins` (`sgl_entropic.plugin:load`, which installs this
 table) and `sglang.srt.platforms` (`sgl_entropic.plugin:cpu_platform`, the portable CPU platform). Output fields, internal
@@ -26,7 +27,7 @@ state and the readings' way to the host use SGLang's own extension points: `Sche
 def page() -> str:
     """The whole page as Markdown."""
     parts = [_HEAD]
-    for seam in (*SEAMS, *ATTENTION_SEAMS, *CPU_SEAMS):
+    for seam in (*SEAMS, *ATTENTION_SEAMS, *EVICTION_SEAMS, *CPU_SEAMS):
         ours = f"`{seam.ours}`" if seam.ours else "nothing is changed"
         parts.append(
             f"## `{seam.target.removeprefix('sglang.srt.')}`\n\n"

@@ -14,6 +14,8 @@ from sgl_entropic.runtime.active_config import active_config
 from sgl_entropic.runtime.attention.settings import check_config
 from sgl_entropic.runtime.cpu_refusals import refuse_on_cpu
 from sgl_entropic.runtime.gpu.refusals import gpu_problems, policy_problem
+from sgl_entropic.runtime.gravity.settings import check_config as check_gravity
+from sgl_entropic.runtime.gravity.start import ask_for_hidden_states
 from sgl_entropic.runtime.refusals import raise_if_any, refuse_combinations
 from sgl_entropic.runtime.seams import verify
 from sgl_entropic.runtime.start_probes import probe_outlets, probe_port
@@ -56,7 +58,10 @@ def around_from_cli_args(original: Callable[..., Any], cls: type, namespace: arg
             check_config(
                 config.attention, getattr(namespace, "page_size", None) or 1, None, compiled=compiled
             )
+        if config.gravity.enabled:
+            check_gravity(config.gravity)
         refuse_combinations(namespace, config)
+        ask_for_hidden_states(namespace, config.gravity)
         probe_outlets(config)
         if (getattr(namespace, "node_rank", 0) or 0) == 0:
             probe_port(namespace.host, namespace.port)

@@ -34,14 +34,16 @@ class RowFacts:
 
 @dataclass(frozen=True, slots=True)
 class StepContext:
-    """The rows of an extend or mixed batch, aligned with ``batch.reqs``."""
+    """The rows of an extend or mixed batch, aligned with ``batch.reqs``; the last ``decoding_rows`` only decode along."""
 
     rows: tuple[RowFacts, ...]
+    decoding_rows: int = 0
 
 
 def read_rows(batch: Any, tree_cache: Any) -> StepContext:
     """Collect the facts of an extend or mixed ``ScheduleBatch`` and mark its requests as under way."""
-    return StepContext(tuple(_row(req, tree_cache) for req in batch.reqs))
+    rows = tuple(_row(req, tree_cache) for req in batch.reqs)
+    return StepContext(rows, len(getattr(batch, "decoding_reqs", None) or ()))
 
 
 def _row(req: Any, tree_cache: Any) -> RowFacts:

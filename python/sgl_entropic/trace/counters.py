@@ -30,6 +30,18 @@ class Counters:
         scored_blocks: blocks whose summaries a step read in order to choose among them, two for each one with bounds.
         rescored_contexts: times that the blocks of a context were chosen anew.
         attention_spikes: times that an entropy spike brought a whole context back.
+        prefix_hit_tokens: prompt tokens found cached; like the next six, counted where eviction is by return time.
+        evict_calls: times that memory was short and something was evicted.
+        evicted_tokens: cached tokens that were evicted.
+        evicted_needed_tokens: those among them that a waiting request would have matched.
+        evicted_predictable_tokens: those among them that went because they were predictable, and would have stayed
+            without a look at surprisal.
+        recomputed_evicted_tokens: tokens computed again that had been cached and evicted, as far as is remembered.
+        lookahead_saved_tokens: tokens that stayed because a waiting request needed them.
+        gravity_rows: hidden states that were compared with those before them.
+        strong_tokens: tokens in strong gravity.
+        medium_tokens: likewise in medium.
+        weak_tokens: likewise in weak; all three stay 0 while gravity is off.
         trace_written: step records in the JSONL file.
         trace_dropped: step records that found the file's queue full or the file broken.
         publish_sent: step records handed to the live stream.
@@ -56,6 +68,17 @@ class Counters:
     scored_blocks: int = 0
     rescored_contexts: int = 0
     attention_spikes: int = 0
+    prefix_hit_tokens: int = 0
+    evict_calls: int = 0
+    evicted_tokens: int = 0
+    evicted_needed_tokens: int = 0
+    evicted_predictable_tokens: int = 0
+    recomputed_evicted_tokens: int = 0
+    lookahead_saved_tokens: int = 0
+    gravity_rows: int = 0
+    strong_tokens: int = 0
+    medium_tokens: int = 0
+    weak_tokens: int = 0
     trace_written: int = 0
     trace_dropped: int = 0
     publish_sent: int = 0

@@ -35,6 +35,11 @@ class RowRecord:
         cut_entropy_nats: entropy of what the threshold left.
         scheduling: terms of the score that the request was admitted with, at its first token after that.
         keep_ratio: share of the context that the token's step read; ``None`` for a request that always reads all.
+        gravity: how much the text is on its way, and with ``energy``, ``free_energy`` and ``tier`` ``None`` where that is not
+            asked.
+        energy: distance from the running centre of the text.
+        free_energy: that and the entropy.
+        tier: ``strong``, ``medium`` or ``weak``.
     """
 
     rid: str
@@ -51,6 +56,10 @@ class RowRecord:
     cut_entropy_nats: float | None = None
     scheduling: dict[str, float] | None = None
     keep_ratio: float | None = None
+    gravity: float | None = None
+    energy: float | None = None
+    free_energy: float | None = None
+    tier: str | None = None
 
 
 _ROW_FIELDS = tuple(field.name for field in fields(RowRecord) if field.default is MISSING)

@@ -76,7 +76,7 @@ def solve_log_temperature(
     )
 
 
-def draw(
+def draw(  # noqa: PLR0913 -- the columns of one batch, all by name
     logits: torch.Tensor,
     sampling_info: Any,
     own: torch.Tensor | None = None,

@@ -9,6 +9,8 @@ from sglang.srt.managers.schedule_policy import PrefillAdder
 from sglang.srt.managers.scheduler import Scheduler
 
 from sgl_entropic.config import EntropicConfig
+from sgl_entropic.runtime.eviction.evictor import Evictor
+from sgl_entropic.runtime.eviction.settings import evictor_of
 from sgl_entropic.runtime.scheduling.admission import EntropicPrefillAdder
 from sgl_entropic.runtime.scheduling.hold import can_hold, split
 from sgl_entropic.runtime.scheduling.queue_order import EntropicSchedulePolicy
@@ -23,6 +25,7 @@ class ScheduledByEntropy(Scheduler):
     entropic_config: EntropicConfig
     entropic_counters: Counters
     entropic_seat: Seat | None = None
+    entropic_evictor: Evictor | None = None
     _entropic_held: Any = None
     running_batch: Any
 
@@ -31,6 +34,7 @@ class ScheduledByEntropy(Scheduler):
         super().init_schedule_policy()
         self.entropic_seat = seat_of(self)
         install(self.entropic_seat)
+        self.entropic_evictor = evictor_of(self)
         if self.entropic_seat.chooses_order:
             self.policy = EntropicSchedulePolicy(
                 self.schedule_policy,
@@ -62,9 +66,14 @@ class ScheduledByEntropy(Scheduler):
 
     def get_new_batch_prefill(self, running_batch: Any) -> Any:
         """As SGLang's, noting who was admitted before whom."""
+        if self.entropic_evictor is not None:
+            self.entropic_evictor.lookahead.pass_began()
         plan = super().get_new_batch_prefill(running_batch)
-        if plan.batch_to_run is not None and self.entropic_seat is not None:
-            self.entropic_seat.started(plan.batch_to_run.reqs, self.waiting_queue)
+        if plan.batch_to_run is not None:
+            if self.entropic_evictor is not None:
+                self.entropic_evictor.started(plan.batch_to_run.reqs)
+            if self.entropic_seat is not None:
+                self.entropic_seat.started(plan.batch_to_run.reqs, self.waiting_queue)
         return plan
 
     def update_running_batch(self, batch: Any) -> Any:
@@ -93,12 +102,16 @@ class ScheduledByEntropy(Scheduler):
     def run_batch(self, batch: Any, pp_proxy_tensors: Any = None) -> Any:
         """As SGLang's; the time between two launches is what a step takes, on every device."""
         if self.entropic_seat is not None:
+            if self._sched_idled:
+                self.entropic_seat.woke([*batch.reqs, *self.waiting_queue, *self.running_batch.reqs])
             self.entropic_seat.launched(batch, time.perf_counter(), after_idle=self._sched_idled)
         return super().run_batch(batch, pp_proxy_tensors)
 
     def process_batch_result(self, batch: Any, result: Any) -> None:
         """As SGLang's, then look who has ended."""
         super().process_batch_result(batch, result)
+        if self.entropic_evictor is not None:
+            self.entropic_evictor.ended(batch.reqs)
         if self.entropic_seat is not None:
             self.entropic_seat.ended(batch.reqs)
 

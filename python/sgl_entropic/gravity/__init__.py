@@ -1,0 +1,1 @@
+"""Narrative gravity: how much a text is already on its way, and what follows from that; scalar rules, no tensors."""
