@@ -48,7 +48,10 @@ def test_schedulers_of_ours_are_served(app: Any, *, by_name: bool) -> None:
     else:
         before_http_server("args", "manager", "templates", "ports", [OURS, OURS], "more")
     assert classes(app) == [object, EntropicMiddleware]
-    assert [(route.path, route.methods) for route in app.routes] == [("/entropic/scheduling", ["GET"])]
+    assert [(route.path, route.methods) for route in app.routes] == [
+        ("/entropic/scheduling", ["GET"]),
+        ("/entropic/eviction", ["GET"]),
+    ]
 
 
 def test_a_plain_scheduler_is_named_and_not_served(app: Any) -> None:

@@ -10,6 +10,7 @@ import pytest
 from sglang.srt.server_args import ServerArgs
 
 from sgl_entropic.config import EntropicConfig, TelemetryConfig
+from sgl_entropic.config.model import EvictionConfig
 from sgl_entropic.errors import UnsupportedError
 from sgl_entropic.runtime import cpu_refusals, refusals
 from sgl_entropic.runtime.refusals import Refusal, explain, raise_if_any, refuse_combinations, unset
@@ -17,6 +18,7 @@ from sgl_entropic.runtime.refusals import Refusal, explain, raise_if_any, refuse
 ON = EntropicConfig()
 NO_PROMPT = EntropicConfig(telemetry=TelemetryConfig(prompt_surprisal=False))
 OFF = EntropicConfig(telemetry=TelemetryConfig(enabled=False))
+EVICTS = EntropicConfig(telemetry=TelemetryConfig(enabled=False), eviction=EvictionConfig(enabled=True))
 ALWAYS = [
     ["--tokenizer-worker-num", "2"],
     ["--grpc-mode"],
@@ -37,6 +39,21 @@ SLOTS = [
     ["--attn-dp-size", "2"],
     ["--dcp-size", "2"],
 ]
+EVICTION = [
+    ["--disable-radix-cache"],
+    ["--radix-eviction-policy", "slru"],
+    ["--radix-cache-backend", "mine"],
+    ["--enable-hierarchical-cache"],
+    ["--enable-lmcache"],
+    ["--enable-flexkv"],
+    ["--enable-unified-cache-external-linker"],
+    ["--enable-session-radix-cache"],
+    ["--speculative-algorithm", "EAGLE"],
+    ["--dllm-algorithm", "LowConfidence"],
+    ["--pp-size", "2"],
+    ["--dcp-size", "2"],
+    ["--disaggregation-mode", "decode"],
+]
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +67,7 @@ def parser() -> argparse.ArgumentParser:
 @pytest.fixture(autouse=True)
 def no_rust_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SGLANG_RUST_SERVER", raising=False)
+    monkeypatch.delenv("SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND", raising=False)
 
 
 def parsed(parser: argparse.ArgumentParser, flags: list[str]) -> argparse.Namespace:
@@ -75,6 +93,31 @@ def test_a_flag_in_the_way_is_named_with_its_value(parser: argparse.ArgumentPars
     with pytest.raises(UnsupportedError) as refusal:
         refuse_combinations(parsed(parser, flags), ON)
     assert f"{' '.join(flags)} is not available here: " in str(refusal.value)
+
+
+@pytest.mark.parametrize("flags", EVICTION, ids=" ".join)
+def test_what_another_cache_would_decide_is_refused_beside_eviction(
+    parser: argparse.ArgumentParser, flags: list[str]
+) -> None:
+    with pytest.raises(UnsupportedError) as refusal:
+        refuse_combinations(parsed(parser, flags), EVICTS)
+    assert f"{' '.join(flags)} is not available here: " in str(refusal.value)
+    assert "--entropic-eviction off" in str(refusal.value)
+    assert_accepted(parsed(parser, flags), OFF)
+
+
+def test_a_policy_that_is_the_default_one_anyway_is_fine(parser: argparse.ArgumentParser) -> None:
+    assert_accepted(parsed(parser, ["--radix-eviction-policy", "lru"]), EVICTS)
+
+
+@pytest.mark.parametrize("core", ["python", "rust"])
+def test_a_tree_core_that_the_user_named_is_refused_beside_eviction(
+    parser: argparse.ArgumentParser, monkeypatch: pytest.MonkeyPatch, core: str
+) -> None:
+    monkeypatch.setenv("SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND", core)
+    with pytest.raises(UnsupportedError, match=f"SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND={core}"):
+        refuse_combinations(parsed(parser, []), EVICTS)
+    assert_accepted(parsed(parser, []), OFF)
 
 
 @pytest.mark.parametrize("flags", TELEMETRY + SLOTS, ids=" ".join)
@@ -112,7 +155,13 @@ def test_all_problems_are_told_at_once(parser: argparse.ArgumentParser) -> None:
 
 
 def all_rules() -> list[Refusal]:
-    return [*refusals._ALWAYS, *refusals._TELEMETRY, *refusals._SLOTS, *cpu_refusals._RULES]
+    return [
+        *refusals._ALWAYS,
+        *refusals._TELEMETRY,
+        *refusals._SLOTS,
+        *refusals._EVICTION,
+        *cpu_refusals._RULES,
+    ]
 
 
 @pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.flag)
