@@ -21,7 +21,7 @@ from scheduling_load.asks import Ask
 
 TIMEOUT_S = 1800.0
 TEMPERATURE = 1.0
-_DATA, _DONE = b"data:", b"[DONE]"
+DATA, DONE = b"data:", b"[DONE]"
 Events = list[tuple[float, bytes]]
 
 
@@ -113,7 +113,7 @@ async def _all(
                 await asyncio.sleep(max(0.0, ask.at_s - (time.perf_counter() - begin)))
             async with gate:
                 sent_s = time.perf_counter() - begin
-                events = await _stream(http, url + "/generate", body, begin)
+                events = await stream(http, url + "/generate", body, begin)
                 return sent_s, events, time.perf_counter() - begin
 
         async with asyncio.TaskGroup() as group:
@@ -121,7 +121,12 @@ async def _all(
     return [task.result() for task in tasks]
 
 
-async def _stream(http: aiohttp.ClientSession, url: str, body: bytes, begin: float) -> Events:
+async def stream(http: aiohttp.ClientSession, url: str, body: bytes, begin: float) -> Events:
+    """The events of one answer, each with the time since ``begin``.
+
+    Raises:
+        LoadError: the server refused, or could not be reached.
+    """
     headers = {"Content-Type": "application/json"}
     try:
         async with http.post(url, data=body, headers=headers) as response:
@@ -130,17 +135,17 @@ async def _stream(http: aiohttp.ClientSession, url: str, body: bytes, begin: flo
             return [
                 (time.perf_counter() - begin, line)
                 async for line in response.content
-                if line.startswith(_DATA)
+                if line.startswith(DATA)
             ]
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         raise LoadError(f"{url}: {type(error).__name__}: {error}") from error
 
 
 def _read(ask: Ask, rid: str, sent_s: float, events: Events, end_s: float, *, is_open: bool) -> Answer:
-    if not events or events[-1][1][len(_DATA) :].strip() != _DONE:
+    if not events or events[-1][1][len(DATA) :].strip() != DONE:
         raise LoadError(f"{rid}: the stream broke off after {len(events)} events")
     arrivals, counts, pieces = [], [], []
-    documents = [(at_s, _document(line, rid)) for at_s, line in events[:-1]]
+    documents = [(at_s, document_of(line, rid)) for at_s, line in events[:-1]]
     for at_s, document in documents:
         arrivals.append(at_s)
         counts.append(int(document["meta_info"]["completion_tokens"]))
@@ -160,9 +165,14 @@ def _read(ask: Ask, rid: str, sent_s: float, events: Events, end_s: float, *, is
     )
 
 
-def _document(line: bytes, rid: str) -> dict[str, Any]:
+def document_of(line: bytes, rid: str) -> dict[str, Any]:
+    """What one event of an answer holds.
+
+    Raises:
+        LoadError: it is none of an answer.
+    """
     try:
-        document: dict[str, Any] = json.loads(line[len(_DATA) :])
+        document: dict[str, Any] = json.loads(line[len(DATA) :])
     except ValueError as error:
         raise LoadError(f"{rid}: no JSON in the stream: {line[:200]!r}") from error
     if "meta_info" not in document:
