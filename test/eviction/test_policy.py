@@ -50,6 +50,12 @@ def test_what_a_waiting_request_needs_goes_last() -> None:
     assert list(np.argsort(rank)) == [1, 2, 0]
 
 
+def test_no_weight_lifts_a_node_above_what_is_needed() -> None:
+    policy = EvictionPolicy(EvictionSettings(work_weight=4.0, work_per_context=1e-3))
+    dear = policy.rank(_leaves([1.0], context=100_000.0))
+    assert dear[0] < policy.rank(_leaves([1000.0], needed=True))[0]
+
+
 @pytest.mark.parametrize(("gravity", "first"), [(0.0, 1), (0.5, 1), (1.0, 0)])
 def test_the_predictable_goes_first_only_under_strong_gravity(gravity, first) -> None:
     leaves = _leaves([10.0, 11.0], surprisal=[0.5, 4.0])

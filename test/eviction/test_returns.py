@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sgl_entropic.eviction import returns
 from sgl_entropic.eviction.returns import AGES, EDGES_S, ReturnTimes, age_of
 
 
@@ -32,10 +33,10 @@ def test_what_returns_is_counted_where_it_returns_and_exposed_until_then() -> No
 @given(st.lists(st.tuples(st.integers(0, 3), st.floats(0.0, 900.0), st.booleans()), max_size=30))
 def test_no_more_returns_than_were_exposed(steps) -> None:
     times, now_s, open_visits = ReturnTimes(), 0.0, []
-    for group, pause_s, returns in steps:
+    for group, pause_s, comes_back in steps:
         now_s += pause_s
         times.advance(now_s)
-        if returns and open_visits:
+        if comes_back and open_visits:
             times.came_back(*open_visits.pop(0), now_s)
         open_visits.append((times.visited([group], now_s), group))
     times.advance(now_s)
@@ -50,6 +51,21 @@ def test_a_node_that_was_divided_returns_in_parts() -> None:
     assert visit.left == {5: 1.0}
     times.came_back(visit, 5, 1.0)
     assert visit.left == {5: 0.0}
+
+
+def test_the_oldest_visits_are_given_up_when_there_are_too_many(monkeypatch) -> None:
+    monkeypatch.setattr(returns, "MOST_OPEN_VISITS", 3)
+    times = ReturnTimes()
+    visits = [times.visited([group], float(group)) for group in range(5)]
+    times.came_back(visits[0], 0, 5.0)
+    times.divided(visits[1], 1)
+    for group in (2, 3, 4):
+        times.came_back(visits[group], group, 5.0)
+    assert times.returned.sum(axis=1)[:6].tolist() == [0, 0, 1, 1, 1, 0]
+    times.advance(1e6)
+    # All have run out: there is room for as many again.
+    later = [times.visited([group], 1e6) for group in range(3)]
+    assert all(visit.weight for visit in later)
 
 
 def test_what_was_flushed_is_neither_exposed_nor_returned() -> None:

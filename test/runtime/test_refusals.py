@@ -48,6 +48,7 @@ EVICTION = [
     ["--enable-flexkv"],
     ["--enable-unified-cache-external-linker"],
     ["--enable-session-radix-cache"],
+    ["--enable-streaming-session"],
     ["--speculative-algorithm", "EAGLE"],
     ["--dllm-algorithm", "LowConfidence"],
     ["--pp-size", "2"],

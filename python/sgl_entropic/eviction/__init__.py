@@ -1,8 +1,17 @@
 """Which cached prefix to forget: a pure decision over plain facts, for a server's tree and for replays of traces."""
 
 from sgl_entropic.eviction.groups import Touch, group_of, turn_of
-from sgl_entropic.eviction.policy import EvictionPolicy, Leaves
+from sgl_entropic.eviction.policy import NEEDED_RANK, EvictionPolicy, Leaves
 from sgl_entropic.eviction.returns import Visit
 from sgl_entropic.eviction.settings import EvictionSettings
 
-__all__ = ["EvictionPolicy", "EvictionSettings", "Leaves", "Touch", "Visit", "group_of", "turn_of"]
+__all__ = [
+    "NEEDED_RANK",
+    "EvictionPolicy",
+    "EvictionSettings",
+    "Leaves",
+    "Touch",
+    "Visit",
+    "group_of",
+    "turn_of",
+]

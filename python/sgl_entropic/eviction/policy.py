@@ -27,6 +27,8 @@ _EDGES_S: FloatArray = np.array(EDGES_S)
 # Nodes of one group and age go in order of last use: a share of the rank too small to change any other order.
 _RECENCY = 1e-4
 _RECENCY_S = 1000.0
+NEEDED_RANK = 1e6
+"""No rank is larger but those of nodes that a waiting request needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +116,9 @@ class EvictionPolicy:
         exponent = self.surprisal_exponent(fleet_gravity)
         if exponent:
             rank = rank * _relative(leaves.surprisal_nats) ** exponent
-        return np.where(leaves.needed, rank + 1e6, rank)
+        # Whatever the weights make of a rank, it does not reach what a waiting request needs.
+        rank = np.minimum(rank, NEEDED_RANK / 2)
+        return np.where(leaves.needed, rank + NEEDED_RANK, rank)
 
     def _learnt(self) -> FloatArray:
         chance = hazards(

@@ -20,6 +20,8 @@ from sgl_entropic.eviction.groups import GROUPS
 EDGES_S = (0.0, *(4.0 * 1.7**step for step in range(13)))
 """Where the ages begin at which returns are counted [b], in seconds: 0, 4, 6.8 ... 2330, without an end."""
 AGES = len(EDGES_S)
+MOST_OPEN_VISITS = 100_000
+"""Visits that are followed at a time, at about 600 bytes each; beyond that the oldest are given up, as if just seen."""
 
 
 @dataclass(slots=True)
@@ -49,6 +51,7 @@ class ReturnTimes:
         self.returned: FloatArray = np.zeros((GROUPS, AGES))
         # A visit waits in the queue of the age that it reaches next; queues are in order of time.
         self._reaching: list[deque[Visit]] = [deque() for _ in EDGES_S]
+        self._open = 0
 
     def advance(self, now_s: float) -> None:
         """Count as exposed at an age what reached it without having returned."""
@@ -59,10 +62,14 @@ class ReturnTimes:
                     self.exposed[group, age] += weight
                 if age + 1 < AGES:
                     self._reaching[age + 1].append(visit)
+                else:
+                    self._open -= 1
 
     def came_back(self, visit: Visit, group: int, now_s: float) -> None:
         """A node of ``group``, last touched in ``visit``, is touched again."""
-        weight = visit.weight[group]
+        weight = visit.weight.get(group)
+        if weight is None:  # given up
+            return
         self.returned[group, age_of(now_s - visit.at_s)] += weight
         visit.left[group] -= weight
 
@@ -75,16 +82,26 @@ class ReturnTimes:
             {group: count**-0.5 for group, count in counts.items()},
         )
         self._reaching[0].append(visit)
+        self._open += 1
+        if self._open > MOST_OPEN_VISITS:
+            self._give_up_one()
         return visit
+
+    def _give_up_one(self) -> None:
+        oldest = next(queue for queue in reversed(self._reaching) if queue).popleft()
+        oldest.left, oldest.weight = {}, {}
+        self._open -= 1
 
     def divided(self, visit: Visit, group: int) -> None:
         """A node of ``group`` has become two, and each of them counts."""
-        visit.left[group] += visit.weight[group]
+        if group in visit.weight:
+            visit.left[group] += visit.weight[group]
 
     def flushed(self) -> None:
         """Forget the visits that are still open; what was counted stays."""
         for queue in self._reaching:
             queue.clear()
+        self._open = 0
 
     def forget(self, share: float) -> None:
         """Let all that was counted weigh ``share`` of what it did."""

@@ -182,6 +182,12 @@ _EVICTION: tuple[Refusal, ...] = (
         "sessions would decide what is evicted; leave it out, or use --entropic-eviction off",
     ),
     Refusal(
+        "enable_streaming_session",
+        "--enable-streaming-session",
+        unset,
+        "a prefix that sessions use would look forgotten; leave it out, or use --entropic-eviction off",
+    ),
+    Refusal(
         "speculative_algorithm",
         "--speculative-algorithm",
         unset,

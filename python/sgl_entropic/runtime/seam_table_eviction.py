@@ -143,4 +143,13 @@ EVICTION_SEAMS: tuple[Seam, ...] = (
         _PROCESSES,
         _READS,
     ),
+    Seam(
+        "sglang.srt.managers.utils.is_health_check_generate_req",
+        ("recv_req",),
+        Mechanism.USE,
+        _HERE + "evictor.Evictor.started",
+        "health checks, which are nobody's requests",
+        _PROCESSES,
+        _READS,
+    ),
 )

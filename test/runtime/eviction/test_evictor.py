@@ -11,9 +11,10 @@ from eviction_rig import Rig
 from sgl_entropic.runtime.eviction.evictor import Evictor
 
 
-def request(rig: Rig, tokens: Any) -> Any:
+def request(rig: Rig, tokens: Any, rid: str = "a", **sampling: Any) -> Any:
     """Matched, as SGLang does before it admits it."""
-    req = SimpleNamespace(origin_input_ids=array("q", tokens), done=False)
+    params = SimpleNamespace(**{"n": 1, "max_new_tokens": 8, **sampling})
+    req = SimpleNamespace(origin_input_ids=array("q", tokens), done=False, rid=rid, sampling_params=params)
     req.prefix_len, req.last_node = rig.matched(tokens)
     req.finished = lambda: req.done
     return req
@@ -39,6 +40,35 @@ def test_a_request_counts_once_in_chunks_after_retraction_and_in_an_overlapped_s
     assert visit is not None
     evictor.ended([req])
     assert facts.visit is visit
+
+
+def test_copies_of_a_request_and_health_checks_are_no_returns() -> None:
+    """SGLang runs a request of several answers as one without output, then as so many copies."""
+    rig = Rig()
+    evictor = Evictor.of(rig.core, list, 4)
+
+    def run(**more: Any) -> None:
+        req = request(rig, range(20), **more)
+        evictor.started([req])
+        rig.clock.now_s += 1.0
+        req.done = True
+        evictor.ended([req])
+
+    first = request(rig, range(20), n=4, max_new_tokens=0)
+    evictor.started([first])
+    rig.serve(range(20))
+    ((_, node),) = rig.nodes()
+    facts, row = rig.book.table.facts(node), rig.book.table.facts(node).row
+    visit = facts.visit
+    for _ in range(4):
+        run(n=4)
+    assert (facts.hits, rig.counters.prefix_hit_tokens) == (0, 80)
+    assert facts.visit is visit
+    assert rig.book.table.last_s[row] == rig.clock.now_s
+    run(rid="HEALTH_CHECK_1")
+    assert (facts.hits, rig.counters.prefix_hit_tokens) == (0, 80)
+    run(n=1)
+    assert facts.hits == 1
 
 
 def test_a_request_whose_path_has_gone_is_forgotten() -> None:

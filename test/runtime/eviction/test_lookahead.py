@@ -49,6 +49,18 @@ def test_the_oldest_stays_while_a_request_waits_for_it() -> None:
     assert rig.counters.evicted_needed_tokens == 20
 
 
+def test_an_id_that_is_used_again_needs_what_its_new_request_needs() -> None:
+    rig, queue, evictor = rig_of(100, 200, 300)
+    queue.append(waiting("a", range(100, 130)))
+    evictor.lookahead.refresh()
+    queue[:] = [waiting("a", range(300, 330))]
+    evictor.lookahead.pass_began()
+    evictor.lookahead.refresh()
+    table = rig.book.table
+    needed = [path[0] for path, node in rig.nodes() if table.needed[table.facts(node).row]]
+    assert needed == [300]
+
+
 def test_a_request_that_left_the_queue_needs_nothing() -> None:
     rig, queue, evictor = rig_of(100, 200, 300)
     queue.append(waiting("a", range(100, 130)))

@@ -166,6 +166,12 @@ class Book:
             table.group[facts.row] = group
             table.last_s[facts.row] = now_s
 
+    def touched(self, path: Sequence[Any]) -> None:
+        """``path`` was used by one who says nothing about when it is asked for again."""
+        now_s = self.clock()
+        for node in path:
+            self.table.last_s[self.table.facts(node).row] = now_s
+
     # ------------------------------------------------------------------------------------------------------ ranking
 
     def ranks(self, gravity: float) -> FloatArray:

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from sglang.srt.managers.utils import is_health_check_generate_req
 
+from sgl_entropic.eviction import NEEDED_RANK
 from sgl_entropic.eviction.arrays import FloatArray
 from sgl_entropic.eviction.groups import FACTS_OF_GROUP
 from sgl_entropic.runtime.eviction.lookahead import Lookahead
@@ -15,6 +17,16 @@ from sgl_entropic.runtime.eviction.tree_core import EntropicTreeCore
 
 _ADMITTED = "_sgl_entropic_admitted"
 _MOST_EXPLAINED = 16
+
+
+def _is_copy(req: Any) -> bool:
+    """Whether ``req`` is one of the ``n`` answers of a client's request.
+
+    SGLang first runs the prompt with no output, which counts as the request, and then its copies: they find the prompt
+    because it was put there for them.
+    """
+    sampling: Any = getattr(req, "sampling_params", None)
+    return sampling is not None and sampling.n > 1 and sampling.max_new_tokens != 0
 
 
 @dataclass(slots=True)
@@ -42,10 +54,10 @@ class Evictor:
         """``reqs`` go into a prefill; those that did so before, in chunks or before a retraction, count once."""
         book = self.core.book
         for req in reqs:
-            if getattr(req, _ADMITTED, None) is None:
+            if getattr(req, _ADMITTED, None) is None and not is_health_check_generate_req(req):
                 setattr(req, _ADMITTED, True)
                 book.counters.prefix_hit_tokens += req.prefix_len
-                if req.prefix_len:
+                if req.prefix_len and not _is_copy(req):
                     book.returned(self.core.path_to(req.last_node))
 
     def ended(self, reqs: Sequence[Any]) -> None:
@@ -55,7 +67,9 @@ class Evictor:
                 # An overlapped step has the request once more.
                 setattr(req, _ADMITTED, False)
                 path = self.core.path_to(req.last_node)
-                if path:
+                if path and _is_copy(req):
+                    self.core.book.touched(path)
+                elif path:
                     self.core.book.visited(path, len(req.origin_input_ids))
 
     def state(self) -> dict[str, Any]:
@@ -84,7 +98,7 @@ class Evictor:
         _, new_tokens, _, _, turn = FACTS_OF_GROUP[:, table.group[row]].tolist()
         needed = bool(table.needed[row])
         return {
-            "rank": rank - 1e6 * needed,
+            "rank": rank - NEEDED_RANK * needed,
             "needed": needed,
             "tokens": len(node.key),
             "context_tokens": int(table.context_tokens[row]),

@@ -15,6 +15,9 @@ from sglang.srt.mem_cache.radix_cache import RadixKey
 
 from sgl_entropic.runtime.eviction.tree_core import EntropicTreeCore
 
+# On SGLang's ``Req``, so that it dies with it: ids may be used again.
+_ATTRIBUTE = "_sgl_entropic_lookahead"
+
 
 @dataclass(frozen=True, slots=True)
 class _Found:
@@ -48,7 +51,6 @@ class Lookahead:
         self._core = core
         self._queue = queue
         self._most = most_requests
-        self._found: dict[str, _Found] = {}
         self._stale = True
 
     def pass_began(self) -> None:
@@ -62,12 +64,11 @@ class Lookahead:
         self._stale = False
         table = self._core.book.table
         table.needed[:] = False
-        before, self._found = self._found, {}
         for req in islice(self._queue(), self._most):
-            found = before.get(req.rid)
+            found = getattr(req, _ATTRIBUTE, None)
             if found is None or not self._holds(found, req):
                 found = self._match(req)
-            self._found[req.rid] = found
+                setattr(req, _ATTRIBUTE, found)
             if found.node is not None:
                 table.needed[table.facts(found.node).row] = True
         table.saved &= table.needed

@@ -88,7 +88,7 @@ def evictor_of(scheduler: Any) -> Evictor | None:
         UnsupportedError: it was asked for, and the model has another cache.
     """
     config: EvictionConfig = scheduler.entropic_config.eviction
-    if not config.enabled or not scheduler.is_generation:
+    if not config.enabled:
         return None
     core = getattr(scheduler.tree_cache, "tree_core", None)
     if not isinstance(core, EntropicTreeCore) or scheduler.tree_cache.disable:

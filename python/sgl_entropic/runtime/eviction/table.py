@@ -97,6 +97,7 @@ class NodeTable:
         if self._free:
             row = self._free.pop()
             self.nodes[row] = node
+            self.surprisal_read[row] = False
             return row
         row = len(self.nodes)
         self.nodes.append(node)
@@ -120,7 +121,9 @@ class NodeTable:
         row = self.facts(node).row
         self.nodes[row] = None
         self.surprisal_nats[row] = np.nan
-        self.surprisal_read[row] = self.leaf[row] = self.needed[row] = self.saved[row] = False
+        # Nothing is to be read where no node is.
+        self.surprisal_read[row] = True
+        self.leaf[row] = self.needed[row] = self.saved[row] = False
         self._free.append(row)
 
     def leaf_rows(self) -> IntArray:

@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from sgl_entropic.eviction import NEEDED_RANK
 from sgl_entropic.eviction.arrays import FloatArray, IntArray
 from sgl_entropic.runtime.eviction.book import Book
 
 _FIRST_SORTED = 32
-# Larger than any rank that nobody needs, see ``EvictionPolicy.rank``.
-_NEEDED = 1e6
 
 
 class Walk:
@@ -53,7 +52,7 @@ class Walk:
             return None
         node = self._last = self._book.table.nodes[row]
         self._victims.append((row, len(node.key)))
-        if self._ranks[row] >= _NEEDED:
+        if self._ranks[row] >= NEEDED_RANK:
             self._book.counters.evicted_needed_tokens += len(node.key)
         return node
 
@@ -65,8 +64,8 @@ class Walk:
         row = table.facts(node.parent).row
         if table.leaf[row]:
             # What a waiting request needs of the node, it needs of the parent as well.
-            needed = self._ranks[table.facts(node).row] >= _NEEDED and self._ranks[row] < _NEEDED
-            self._ranks[row] += _NEEDED * needed
+            needed = self._ranks[table.facts(node).row] >= NEEDED_RANK and self._ranks[row] < NEEDED_RANK
+            self._ranks[row] += NEEDED_RANK * needed
             heapq.heappush(self._heap, (float(self._ranks[row]), row))
 
     def _sort_more(self) -> None:
@@ -104,10 +103,10 @@ class Walk:
     def _spared(self, worst: float) -> list[int]:
         """Leaves that would have gone, were they not needed, and were not counted yet."""
         table = self._book.table
-        if worst >= _NEEDED or not table.needed.any():
+        if worst >= NEEDED_RANK or not table.needed.any():
             return []
         rows: IntArray = np.flatnonzero(table.needed & table.leaf & ~table.saved)
         rows = rows[rows < len(self._ranks)]
         ranks: FloatArray = self._ranks[rows]
-        spared: list[int] = rows[(ranks >= _NEEDED) & (ranks - _NEEDED < worst)].tolist()
+        spared: list[int] = rows[(ranks >= NEEDED_RANK) & (ranks - NEEDED_RANK < worst)].tolist()
         return spared

@@ -24,7 +24,8 @@ def fleet_share() -> float:
 
 def running(scheduler: Any) -> list[Any]:
     """Requests of SGLang's ``scheduler`` that have left the queue and not finished."""
-    reqs = list(scheduler.running_batch.reqs)
+    held = getattr(scheduler, "_entropic_held", None)
+    reqs = [*scheduler.running_batch.reqs, *(() if held is None else held.reqs)]
     last = scheduler.last_batch
     if last is not None and last.forward_mode.is_extend():
         # Prefilled, and not yet among those that decode.
