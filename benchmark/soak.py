@@ -92,7 +92,13 @@ class Load:
         )
         self.outcomes["200" if whole else "not whole"] += 1
         # What was retracted is computed again in another shape, and may round to another word.
-        same = sampling["temperature"] == 0 and answers[0]["meta_info"]["num_retractions"] == 0
+        # Under overlapped scheduling SGLang counts penalised tokens a step late, or the prompt's last one in place of the
+        # first, as the batch happens to be joined: such an answer depends on the others, without this extension as well.
+        same = (
+            sampling["temperature"] == 0
+            and "frequency_penalty" not in sampling
+            and answers[0]["meta_info"]["num_retractions"] == 0
+        )
         if same and len(answers) == 1 and len(self.greedy) < MOST_ASKED_AGAIN:
             self.greedy.append((body, answers[0]["text"]))
 
