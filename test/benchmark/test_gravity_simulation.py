@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -52,7 +51,6 @@ def test_the_script_shows_it(tmp_path: Path) -> None:
 
 
 def test_the_picture(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     path = tmp_path / "simulation.png"
     command = [sys.executable, str(BENCHMARK / "gravity_simulation.py"), "--plot", str(path)]
     subprocess.run(command, capture_output=True, text=True, check=True)
