@@ -23,18 +23,31 @@ float dot(const float* a, const float* b, int n) {
   return static_cast<float>(sum);
 }
 
+// In double: the squares of what is small or large in float are no floats.
+double length(const float* a, int n) {
+  double lanes[kLanes] = {};
+  int i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (int j = 0; j < kLanes; ++j) lanes[j] += static_cast<double>(a[i + j]) * static_cast<double>(a[i + j]);
+  }
+  for (int j = 0; i + j < n; ++j) lanes[j] += static_cast<double>(a[i + j]) * static_cast<double>(a[i + j]);
+  double sum = 0;
+  for (double lane : lanes) sum += lane;
+  return std::sqrt(sum);
+}
+
 float cosine(float x) { return std::min(1.0f, std::max(-1.0f, x)); }
 
 // Unit vector of hidden - mean, or zeros; whether that is finite.
 bool unit(const float* hidden, const float* mean, int n, float* to) {
   for (int i = 0; i < n; ++i) to[i] = hidden[i] - mean[i];
-  const float norm = std::sqrt(dot(to, to, n));
+  const double norm = length(to, n);
   const bool finite = std::isfinite(norm);
   if (!finite || norm == 0) {
     std::fill(to, to + n, 0.0f);
     return finite;
   }
-  for (int i = 0; i < n; ++i) to[i] /= norm;
+  for (int i = 0; i < n; ++i) to[i] = static_cast<float>(static_cast<double>(to[i]) / norm);
   return true;
 }
 
@@ -47,8 +60,8 @@ float attraction(const float* u, const float* ring, int n, const Narratives& of,
 }
 
 float distance(const float* u, const float* centre, int n) {
-  const float norm = std::sqrt(dot(centre, centre, n));
-  return norm == 0 ? 1.0f : 1.0f - cosine(dot(u, centre, n) / norm);
+  const double norm = length(centre, n);
+  return norm == 0 ? 1.0f : 1.0f - cosine(static_cast<float>(static_cast<double>(dot(u, centre, n)) / norm));
 }
 
 }  // namespace

@@ -95,21 +95,25 @@ class Ring:
     def _by_tensors(self, hidden: torch.Tensor, mean: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
         settings = self.settings
         shifted = hidden.float() - mean
-        norm = torch.linalg.vector_norm(shifted, dim=1)
-        usable = norm.isfinite() & (norm > 0)
-        unit = torch.where(usable.unsqueeze(1), shifted / norm.unsqueeze(1), 0.0)
+        unit = _unit(shifted)
         seen, centre = self.seen[places], self.centre[places]
         cosines = torch.bmm(self.units[places].float(), unit.unsqueeze(2)).squeeze(2).clamp_(-1.0, 1.0)
         gravity = torch.where(
             seen >= settings.window, cosines.topk(settings.top_k, dim=1).values.mean(1), 0.0
         )
-        energy = 1.0 - torch.nn.functional.cosine_similarity(centre, unit, dim=1, eps=1e-30)
+        energy = 1.0 - (_unit(centre) * unit).sum(1).clamp_(-1.0, 1.0)
         self.units[places, seen.remainder(settings.window)] = unit.to(self.units.dtype)
         taken = torch.where(seen > 0, 1.0 - settings.centre_decay, 1.0).unsqueeze(1)
         self.centre[places] = torch.lerp(centre, unit, taken)
         self.seen[places] = seen + 1
         unknown = float("nan")
-        finite = norm.isfinite()
+        finite = shifted.isfinite().all(1)
         return torch.stack(
             (torch.where(finite, gravity, unknown), torch.where(finite & (seen > 0), energy, unknown))
         )
+
+
+def _unit(vectors: torch.Tensor) -> torch.Tensor:
+    """Rows of length 1, zeros for those without a length; in double, as squares of small or large floats are no floats."""
+    norm = torch.linalg.vector_norm(vectors, dim=1, keepdim=True, dtype=torch.float64)
+    return torch.where(norm.isfinite() & (norm > 0), vectors / norm, 0.0).float()
