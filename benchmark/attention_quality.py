@@ -13,8 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,7 +23,7 @@ from attention_quality_parts import documents, measures, plot, report, variants
 from attention_quality_parts.bootstrap import EmptyError
 from attention_quality_parts.forced import MOST_STEPS, prefill, slots_needed
 from attention_quality_parts.model import Model
-from harness import run_facts, write_result
+from harness import measuring, run_facts, write_result
 from tokenizers import Tokenizer
 from twin_parts.progress import Progress
 
@@ -137,29 +135,19 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     library().set_threads(options.threads)
     partial = Path(tempfile.mkdtemp(prefix="attention_quality_")) / "attention_quality.partial.json"
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
-    print(f"what is measured until the end: {partial}", file=sys.stderr)
-    try:
+    with measuring(partial, measures.MeasureError, variants.KeepError, documents.TextError, EmptyError):
         measurement = Measurement(options, lengths)
         measurement.run(partial)
         rows = report.rows(measurement.samples, options.keeps, options.seed)
         made = report.claims(measurement.samples, options.context, options.seed)
-    except (measures.MeasureError, variants.KeepError, documents.TextError, EmptyError) as error:
-        raise SystemExit(f"attention_quality.py: {error}\nno result; so far: {partial}") from error
-    except KeyboardInterrupt:
-        raise SystemExit(f"attention_quality.py: interrupted\nno result; so far: {partial}") from None
     print(report.table(rows), end="\n\n")
     below = report.below_every_baseline(rows)
     for where, is_below in below.items():
         print(f"surprisal of mixed below that of every other policy, {where}: {'yes' if is_below else 'no'}")
     if options.plot is not None:
         plot.write(options.plot, rows, "attention pruning beside reading all of the context")
-    if options.name:
-        more = {**described(options), "table": report.in_lines(rows), "dnll_below_every_baseline": below}
-        write_result(options.name, made, facts, report.compact(measurement.samples), **more)
-    else:
-        for one in made:
-            print(f"{one.name:32} {one.value:.4g} [{one.low:.4g}, {one.high:.4g}] {one.unit}, bar {one.bar}")
+    more = {**described(options), "table": report.in_lines(rows), "dnll_below_every_baseline": below}
+    write_result(options.name, made, facts, report.compact(measurement.samples), **more)
 
 
 if __name__ == "__main__":

@@ -15,14 +15,12 @@ import argparse
 import json
 import random
 import shlex
-import signal
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import httpx
-from harness import Claim, bootstrap_median, claim, run_facts, write_result
+from harness import Claim, bootstrap_median, claim, measuring, run_facts, write_result
 from tokenizers import Tokenizer
 from twin_parts import claims
 from twin_parts.arms import Arm, make
@@ -145,17 +143,13 @@ def main() -> None:
     def keep() -> None:
         partial.write_text(json.dumps({**facts, "samples": run.findings.samples}, indent=1) + "\n")
 
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     realised = Reads(arms[1])
     run = Run(plan, prompts, folder, keep, realised.note)
-    print(f"logs and what is measured until the end: {folder}", file=sys.stderr)
-    try:
-        findings = run.all()
-    except (ArmError, KeyboardInterrupt) as error:
-        keep()
-        raise SystemExit(
-            f"attention_speed.py: {str(error) or 'interrupted'}\nno result; so far: {partial}"
-        ) from error
+    with measuring(folder, ArmError):
+        try:
+            findings = run.all()
+        finally:
+            keep()
     print(claims.table(findings.samples, [PRUNED], options.seed), end="\n\n")
     for workload, shares in realised.shares.items():
         print(
@@ -170,11 +164,7 @@ def main() -> None:
         "shares_read": realised.shares,
         "memory": findings.memory,
     }
-    if options.name:
-        write_result(options.name, made, facts, findings.samples, **content)
-    else:
-        for one in made:
-            print(f"{one.name:28} {one.value:.4g} [{one.low:.4g}, {one.high:.4g}] {one.unit}, bar {one.bar}")
+    write_result(options.name, made, facts, findings.samples, **content)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -31,7 +30,7 @@ from eviction_load import claims, simulation
 from eviction_load.runner import ASSUMED, Findings, Loads, Pace, Run, content_of, simulated_table
 from eviction_load.servers import ARMS, COMMON, GRAVITY
 from eviction_load.sessions import NAMES, TRACE, Chat, Structured
-from harness import run_facts, write_result
+from harness import measuring, run_facts, write_result
 
 from sgl_entropic.models import resolve_model_path
 
@@ -162,17 +161,10 @@ def main() -> None:
         print(simulation.table(simulated_table(simulated(options).simulated)))
         return
     folder = Path(tempfile.mkdtemp(prefix="eviction_server_"))
-    print(f"logs and what is measured until the end: {folder}", file=sys.stderr)
     facts = run_facts(options.seed)
-    # Ended from outside it must stop its server too.
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
-    try:
+    with measuring(folder, ValueError, RuntimeError, OSError):
         run = Run(options, folder, facts)
         run.all()
-    except (ValueError, RuntimeError, OSError, KeyboardInterrupt) as error:
-        raise SystemExit(
-            f"eviction_server.py: {str(error) or 'interrupted'}\nno result; measured until then: {folder}"
-        ) from error
     tables = claims.tables(run.findings.samples)
     print(
         simulation.table(simulated_table(run.findings.simulated)),
@@ -184,20 +176,9 @@ def main() -> None:
     for reason in missing:
         print(f"no claim {reason}", file=sys.stderr)
     print(json.dumps(beside, indent=1))
-    if options.name:
-        more = {**settings_of(options), **content_of(run.findings), "tables": tables}
-        write_result(
-            options.name,
-            made,
-            facts,
-            run.findings.samples,
-            beside_claims={"ratios": beside, "missing": missing},
-            **more,
-        )
-        return
-    for one in made:
-        print(f"{one.name:38} {one.value:.4g} [{one.low:.4g}, {one.high:.4g}] {one.unit}, bar {one.bar}")
-    print(f"no --name, so no result file; all of it: {folder}")
+    more = {**settings_of(options), **content_of(run.findings), "tables": tables}
+    ratios = {"ratios": beside, "missing": missing}
+    write_result(options.name, made, facts, run.findings.samples, beside_claims=ratios, **more)
 
 
 if __name__ == "__main__":

@@ -7,9 +7,11 @@ import importlib.metadata
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -83,21 +85,48 @@ def run_facts(seed: int) -> dict[str, Any]:
     }
 
 
+@contextmanager
+def measuring(kept: Path, *errors: type[Exception]) -> Iterator[None]:
+    """What of a run may end early: any of ``errors`` and an interruption from outside become an end that says why.
+
+    Args:
+        kept: where what was measured until then lies.
+        errors: what the run is known to raise.
+    """
+    script = Path(sys.argv[0]).name
+    # Ended from outside it must stop its servers too, some of which would wait for ever.
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    print(f"logs and what is measured until the end: {kept}", file=sys.stderr, flush=True)
+    try:
+        yield
+    except (*errors, KeyboardInterrupt) as error:
+        reason = str(error) or "interrupted"
+        raise SystemExit(f"{script}: {reason}\nno result; measured until then: {kept}") from error
+
+
 def write_result(
     name: str, claims: Sequence[Claim], facts: dict[str, Any], samples: Any, **more: Any
-) -> Path:
-    """Write ``results/NAME.json`` and print the claims."""
+) -> Path | None:
+    """Print the claims and write ``results/NAME.json``; without a name no file."""
+    print_claims(claims)
+    if not name:
+        print("no result file: no --name, or nothing is claimed")
+        return None
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
     content = {"claims": [asdict(one) for one in claims], **facts, **more, "samples": samples}
     path.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
+    print(f"written: {path}")
+    return path
+
+
+def print_claims(claims: Sequence[Claim]) -> None:
+    """A line for each."""
     for one in claims:
         verdict = "ok" if one.ok else "MISSED"
         print(
             f"{one.name:32} {one.value:.6g} [{one.low:.6g}, {one.high:.6g}] {one.unit}  bar {one.bar}  {verdict}"
         )
-    print(f"written: {path}")
-    return path
 
 
 def _git(*arguments: str) -> str:

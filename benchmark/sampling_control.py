@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness import Claim, run_facts, write_result
+from harness import Claim, measuring, run_facts, write_result
 from sampling_parts import cost, measures, mirostat, report, schemas
 from sampling_parts.arms import MIROSTAT, Variant, constant_of, end_ids, read_prompts, token_ids
 from sampling_parts.client import Answer, AnswerError, Asker
@@ -317,21 +317,13 @@ def main() -> None:
     """Command line."""
     options = checked(parser())
     folder = Path(tempfile.mkdtemp(prefix="sampling_control_"))
-    print(f"logs and what is measured until the end: {folder}", flush=True)
     facts = run_facts(options.seed)
-    try:
+    with measuring(folder, ValueError, AnswerError, MatchError):
         findings = measured(options, folder, facts)
         made, details = claims_of(options, findings)
-    except (ValueError, AnswerError, MatchError) as error:
-        raise SystemExit(f"sampling_control.py: {error}\nno result; measured until then: {folder}") from error
     tables = report.summaries(findings.rows, options.seed) if findings.rows else {}
     if tables:
         print(report.table(tables), end="\n\n")
-    if not options.name:
-        for one in made:
-            print(f"{one.name:34} {one.value:.4g} [{one.low:.4g}, {one.high:.4g}] {one.unit}, bar {one.bar}")
-        print(f"no --name, so no result file; all of it: {folder}")
-        return
     settings = {
         name: [one.name for one in value] if name in {"arms", "match", "cost_arms"} else value
         for name, value in vars(options).items()

@@ -20,14 +20,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from harness import Claim, bootstrap_median, claim, run_facts, write_result
+from harness import Claim, bootstrap_median, claim, measuring, run_facts, write_result
 from scheduling_load import claims, inprocess
 from scheduling_load.runner import Findings, Run, kind_of
 from scheduling_load.servers import ARMS, COMMON, ENTROPIC
@@ -156,27 +155,15 @@ def main() -> None:
     """Command line."""
     options = checked(parser())
     folder = Path(tempfile.mkdtemp(prefix="scheduling_"))
-    print(f"logs and what is measured until the end: {folder}", file=sys.stderr)
     facts = run_facts(options.seed)
-    # Ended from outside it must stop its servers too, of which the stopped ones would wait for ever.
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
-    try:
+    with measuring(folder, ValueError, RuntimeError):
         run = Run(options, folder, facts)
         run.all()
-    except (ValueError, RuntimeError, KeyboardInterrupt) as error:
-        raise SystemExit(
-            f"scheduling.py: {str(error) or 'interrupted'}\nno result; measured until then: {folder}"
-        ) from error
     content = content_of(options, run.findings)
     print(claims.table(content["tables"]), end="\n\n")
     made, beside = all_claims(options, run.findings)
     print(json.dumps(beside, indent=1))
-    if options.name:
-        write_result(options.name, made, facts, run.findings.samples, beside_claims=beside, **content)
-        return
-    for one in made:
-        print(f"{one.name:34} {one.value:.4g} [{one.low:.4g}, {one.high:.4g}] {one.unit}, bar {one.bar}")
-    print(f"no --name, so no result file; all of it: {folder}")
+    write_result(options.name, made, facts, run.findings.samples, beside_claims=beside, **content)
 
 
 if __name__ == "__main__":

@@ -16,13 +16,12 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-import signal
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from harness import Claim, run_facts, write_result
+from harness import Claim, measuring, run_facts, write_result
 from twin_parts import claims, llamacpp, mooncake, plot
 from twin_parts.arms import CONTEXT_TOKENS, NAMES, OURS, Arm, make, named_flags
 from twin_parts.prompts import WordPrompts
@@ -204,28 +203,20 @@ def main() -> None:
         content = {**facts, **content_of(plan, run.findings), "samples": run.findings.samples}
         partial.write_text(json.dumps(content, indent=1) + "\n")
 
-    # Ended from outside it must stop its servers too, some of which would wait for ever.
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     run = Run(plan, prompts, folder, keep)
-    print(f"logs and what is measured until the end: {folder}", file=sys.stderr)
-    try:
-        findings = run.all()
-    except (ArmError, KeyboardInterrupt) as error:
-        keep()
-        raise SystemExit(
-            f"twin.py: {str(error) or 'interrupted'}\nno result; measured until then: {partial}"
-        ) from error
+    with measuring(folder, ArmError):
+        try:
+            findings = run.all()
+        finally:
+            keep()
     findings.weight_bytes |= given
     ours = ours_of(options, list(plan.arms))
     print(claims.table(findings.samples, ours, options.seed), end="\n\n")
     made = all_claims(options, findings, ours)
     keep()
-    if options.name and made:
-        write_result(f"twin_{options.name}", made, facts, findings.samples, **content_of(plan, findings))
-    else:
-        for one in made:
-            print(f"{one.name:34} {one.value:.4g} [{one.low:.4g}, {one.high:.4g}] {one.unit}, bar {one.bar}")
-        print(f"no --name or no claim, so no result file; all of it: {partial}")
+    # A file of a load that nothing is claimed of would say nothing.
+    name = f"twin_{options.name}" if options.name and made else ""
+    write_result(name, made, facts, findings.samples, **content_of(plan, findings))
     if options.plot:
         plot.write(
             options.plot,

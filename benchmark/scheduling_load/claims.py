@@ -165,6 +165,7 @@ _COLUMNS = (
     ("orders", ACTED, ".0f"),
     ("overtaken", "overtaken_requests", ".0f"),
     ("held", "held_rows", ".0f"),
+    ("paced", "paced_starts", ".0f"),
     ("reserves", "predicted_reserves", ".0f"),
     ("retracted", "retracted_requests", ".0f"),
     ("recomputed", "recomputed_tokens", ".0f"),

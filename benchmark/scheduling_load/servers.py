@@ -24,6 +24,7 @@ COUNTED = (
     ACTED,
     "overtaken_requests",
     "held_rows",
+    "paced_starts",
     "predicted_reserves",
     "retracted_requests",
     "recomputed_tokens",

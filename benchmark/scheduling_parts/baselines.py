@@ -27,6 +27,10 @@ class Fcfs:
         """Nobody."""
         return set()
 
+    def most_at_once(self, engine: Engine) -> int:
+        """As many as may run."""
+        return engine.machine.most_running
+
     def keep(self, engine: Engine) -> list[Job]:
         """Most answer tokens first; of equals the shortest prompt."""
         return sorted(engine.running, key=lambda job: (-job.generated, job.prompt))

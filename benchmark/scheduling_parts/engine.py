@@ -31,6 +31,10 @@ class Policy(Protocol):
         """Running jobs to leave out of the next decode steps."""
         ...
 
+    def most_at_once(self, engine: Engine) -> int:
+        """Requests that may run after this pass, once the queue is ordered."""
+        ...
+
     def keep(self, engine: Engine) -> list[Job]:
         """Running jobs, most worth keeping first."""
         ...
@@ -171,8 +175,10 @@ class Engine:
             input_left -= take
         room = -1.0
         started = []
+        most_at_once = machine.most_running
         if self.waiting and not self._full and len(self.running) + len(batch) < machine.most_running:
             self.waiting = self.policy.order(self)
+            most_at_once = self.policy.most_at_once(self)
             room = cache.available_tokens - self.policy.reserve(self)
             if batch and not batch[0][0].missing:
                 room -= min(batch[0][0].most_new - batch[0][0].generated, machine.clip_tokens)
@@ -181,6 +187,8 @@ class Engine:
                 break
             if len(self.running) + len(batch) >= machine.most_running:
                 self._full = True
+                break
+            if len(self.running) + len(batch) >= most_at_once:
                 break
             blocks, _ = cache.match(job.ids)
             cached, before = job.held_prefix(blocks), cache.available_tokens
@@ -201,6 +209,8 @@ class Engine:
             room -= take + locked + 1 + (answer if take == uncached else 0)
             chunk_left -= take
             input_left -= take
+        if not batch and most_at_once <= len(self.running):
+            return False
         if not batch:
             # an order was asked for and nothing fits
             self._full = bool(self.running)
@@ -295,6 +305,8 @@ class Engine:
         context = sum([job.prompt + job.generated for job in active])
         late = self._late
         left = [job.output + late - job.generated for job in active]
+        if self.waiting and not self._full and self.policy.replan_steps:
+            steps_cap = min(steps_cap, self.policy.replan_steps)
         steps = min(steps_cap, self.cache.available_tokens // rows, *left)
         if not self._full and self._next < len(self._mine):
             steps = min(steps, costs.steps_within(self._arrival(self._next) - self.now_ms, rows, context))

@@ -13,7 +13,7 @@ from heapq import nlargest
 from scheduling_parts.baselines import Fcfs
 from scheduling_parts.engine import Engine
 from scheduling_parts.job import Job
-from sgl_entropic.scheduling import EntropicPolicy, RequestFacts, SchedulingSettings, ServerFacts
+from sgl_entropic.scheduling import MOST_PLAYED, EntropicPolicy, RequestFacts, SchedulingSettings, ServerFacts
 
 # One object for each job, brought up to date in place: making a frozen one of 16 fields costs more than most
 # decisions. The policy reads facts during a call and keeps none.
@@ -59,6 +59,12 @@ class Entropic(Fcfs):
         facts = [_facts(job, 0) for job in running]
         held = self.policy.hold(facts, len(engine.waiting), _server_facts(engine))
         return {running[index] for index in held}
+
+    def most_at_once(self, engine: Engine) -> int:
+        """As the policy paces."""
+        running = [_facts(job, 0) for job in engine.running]
+        first = [_waiting_facts(job) for job in engine.waiting[:MOST_PLAYED]]
+        return self.policy.most_at_once(running, first, len(engine.waiting), _server_facts(engine))
 
     def keep(self, engine: Engine) -> list[Job]:
         """As the policy would retract."""

@@ -62,6 +62,7 @@ def examples(tmp_path: Path) -> dict[str, tuple[str, Any]]:
         "sampling.max_temperature_scale": ("3", 3.0),
         "scheduling.enabled": ("on", True),
         "scheduling.hold": ("off", False),
+        "scheduling.pace": ("off", False),
         "scheduling.retraction": ("off", False),
         "scheduling.admission": ("off", False),
         "scheduling.compute_weight": ("2", 2.0),

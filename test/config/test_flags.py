@@ -27,6 +27,7 @@ def test_names() -> None:
         "sampling.max_temperature_scale": "--entropic-sampling-max-temperature-scale",
         "scheduling.enabled": "--entropic-scheduling",
         "scheduling.hold": "--entropic-scheduling-hold",
+        "scheduling.pace": "--entropic-scheduling-pace",
         "scheduling.retraction": "--entropic-scheduling-retraction",
         "scheduling.admission": "--entropic-scheduling-admission",
         "scheduling.compute_weight": "--entropic-scheduling-compute-weight",

@@ -34,12 +34,18 @@ def eager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 FORCED = """
 import runpy, sys
 from sgl_entropic.scheduling.hold import HoldPlanner
+from sgl_entropic.scheduling.start import StartPlan, StartPlanner
 
 def hold(self, running, waiting_count, server):
     held = {row for row, request in enumerate(running) if (request.arrival + server.decode_steps // 3) % 3}
     return frozenset(held if len(held) < len(running) else ())
 
+def make(self, running, first, waiting_count, server):
+    self.plan = StartPlan(server.decode_steps, 6, 0.5)
+    return self.plan
+
 HoldPlanner.hold = hold
+StartPlanner.make = make
 sys.argv[0] = "launch_server"
 runpy.run_module("sgl_entropic.launch_server", run_name="__main__", alter_sys=True)
 """
@@ -47,9 +53,9 @@ runpy.run_module("sgl_entropic.launch_server", run_name="__main__", alter_sys=Tr
 
 @pytest.fixture(scope="module")
 def holding(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server whose planner holds two rows of three at every step, the way there and back being as always.
+    """A server whose planners hold two rows of three at every step and start the seventh when one ends, the rest as always.
 
-    Whether holding pays depends on what steps take on this machine; what it must not change does not.
+    Whether that pays depends on what steps take on this machine; what it must not change does not.
     """
     log = tmp_path_factory.mktemp("holding") / "server.log"
     flags = ("--entropic-scheduling", "on", "--entropic-weights", "float32", "--max-running-requests", "20")
@@ -143,6 +149,10 @@ def test_rows_that_sit_steps_out_lose_nothing(
     asks[4] |= {"regex": "[a-z ]{20,24}", "ignore_eos": False}
     crowd = at_once(holding, asks)
     assert counters(holding)["held_rows"] > 100
+    assert counters(holding)["paced_starts"] > 0
+    assert (
+        httpx.get(holding.url + "/entropic/scheduling").json()["schedulers"][0]["pace"]["most_at_once"] == 6
+    )
     assert sum(answer["meta_info"]["entropic"]["scheduling"]["held_steps"] for answer in crowd) > 100
     for one, answer in zip(asks, crowd, strict=True):
         alone = ask(eager, **one)

@@ -123,6 +123,13 @@ class SchedulingConfig(Section):
             description="Leave long answers out of a decode step where the short ones then end much sooner."
         ),
     ] = True
+    pace: Annotated[
+        bool,
+        Field(
+            description="Leave a free place free where those that run then end much sooner than the next one's "
+            "prefill would let them: lower latencies, for later first tokens."
+        ),
+    ] = True
     retraction: Annotated[
         bool,
         Field(

@@ -7,8 +7,10 @@ from sgl_entropic.scheduling.prior import FlowPrior
 from sgl_entropic.scheduling.priority import Score
 from sgl_entropic.scheduling.remaining import RemainingBelief
 from sgl_entropic.scheduling.settings import SchedulingSettings
+from sgl_entropic.scheduling.start import MOST_PLAYED
 
 __all__ = [
+    "MOST_PLAYED",
     "CostModel",
     "EntropicPolicy",
     "FlowPrior",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from heapq import heapreplace
+from heapq import heapify, heappop, heappush, heapreplace
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,45 @@ def completion_ms(
     for place, end in enumerate(ends):
         total += (end_ms[end] if end > last_start else end * full_ms) * (1.0 if place < running else weight)
     return total
+
+
+def served_ms(
+    running: Sequence[float],
+    starts: Sequence[tuple[float, float]],
+    at_once: int,
+    cost: StepCost,
+    pass_ms: float,
+) -> tuple[float, float]:
+    """Return the sum of completion times and the last one, when places up to ``at_once`` are filled as they get free.
+
+    Nobody decodes during a prefill, and all for which there are places share one.
+
+    Args:
+        running: tokens to come of those that run.
+        starts: ms of prefill and tokens to come of those that wait, in the order of their start.
+        at_once: requests that run at a time; more go on if they run already.
+        cost: of a decode step.
+        pass_ms: of a prefill, whatever is in it.
+    """
+    ends = list(running)
+    heapify(ends)
+    rows, begun, clock_ms, step, total_ms = len(ends), 0, 0.0, 0.0, 0.0
+    while ends or begun < len(starts):
+        if begun < len(starts) and rows < at_once:
+            clock_ms += pass_ms
+            for prefill_ms, tokens in starts[begun : begun + at_once - rows]:
+                clock_ms += prefill_ms
+                heappush(ends, step + tokens)
+                begun += 1
+            rows = len(ends)
+        end = ends[0]
+        clock_ms += (end - step) * cost.step_ms(rows)
+        step = end
+        while ends and ends[0] == end:
+            heappop(ends)
+            total_ms += clock_ms
+        rows = len(ends)
+    return total_ms, clock_ms
 
 
 def most_saved_share(count: int, at_once: int, cost: StepCost) -> float:

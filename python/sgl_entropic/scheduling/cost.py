@@ -72,6 +72,11 @@ class CostModel:
         return self._prefill.fits + self._decode.fits
 
     @property
+    def prefill_fixed_ms(self) -> float:
+        """Ms of a prefill whatever is in it."""
+        return self._prefill.coefficients[0]
+
+    @property
     def decode_fixed_ms(self) -> float:
         """Ms of a decode step whatever its batch."""
         return self._decode.coefficients[0]

@@ -21,6 +21,7 @@ from sgl_entropic.scheduling.priority import Estimates, Score, Terms
 from sgl_entropic.scheduling.remaining import RemainingBelief
 from sgl_entropic.scheduling.score_cache import ScoreCache
 from sgl_entropic.scheduling.settings import SchedulingSettings
+from sgl_entropic.scheduling.start import StartPlanner
 from sgl_entropic.scheduling.traffic import Columns, FloatArray
 from sgl_entropic.scheduling.waits import TailWait
 
@@ -63,6 +64,7 @@ class EntropicPolicy:
         self.clients = ClientCounters()
         self.demand = Demand(self.cost)
         self.holding = HoldPlanner(self.settings, self.cost, self.belief, self.demand)
+        self.pacing = StartPlanner(self.settings, self.cost, self.belief, self.demand)
         self._estimates = Estimates(self.cost, self.belief, self.flow)
         self._cache = ScoreCache()
         self._batch = TYPICAL_BATCH
@@ -83,6 +85,36 @@ class EntropicPolicy:
             self._batch += (len(rows) - self._batch) / BATCH_MEMORY_STEPS
             self.demand.observe_steps(server, len(rows), sum(rows))
         return held
+
+    def most_at_once(
+        self,
+        running: Sequence[RequestFacts],
+        first: Sequence[RequestFacts],
+        waiting_count: int,
+        server: ServerFacts,
+    ) -> int:
+        """Return how many requests may run after this pass: ``server.most_running``, or fewer where that pays.
+
+        Args:
+            running: those that decode.
+            first: the first ``MOST_PLAYED`` of the queue, in their order.
+            waiting_count: of the whole queue.
+            server: as it is.
+        """
+        if not self.settings.pace or not running or not first:
+            return server.most_running
+        next_one = first[0]
+        if (
+            server.token_clock - next_one.waits_since_tokens >= self.settings.max_wait_tokens
+            or self.overtaking.tokens(next_one.key) >= self.settings.max_overtaken_tokens
+            or any(request.priority < next_one.priority for request in running)
+        ):
+            # Whom a bound or the user puts first waits for no plan.
+            return server.most_running
+        plan = self.pacing.plan
+        if plan is None or self.pacing.is_due(server.decode_steps):
+            plan = self.pacing.make(running, first, waiting_count, server)
+        return server.most_running if plan.most_at_once is None else plan.most_at_once
 
     def retraction_order(self, running: Sequence[RequestFacts], server: ServerFacts) -> list[int]:
         """Return the indices of ``running`` from most to least worth keeping; victims are taken from the end.

@@ -24,6 +24,7 @@ class SchedulingSettings:
         max_wait_tokens: progress of the token clock after which a waiting request is due, hence first.
         max_overtaken_tokens: most work of later arrivals, in tokens, that may start before a request.
         hold: whether running requests may be left out of decode steps.
+        pace: whether free places may stay free while those that run get on.
         max_held_steps: most decode steps in a row that a request is left out of.
         hold_gain: least predicted saving of mean latency, as a share, for which any is held.
         hold_hysteresis: how much shorter a held request must be than a running one to change places, as a share.
@@ -41,6 +42,7 @@ class SchedulingSettings:
     max_wait_tokens: int = 65_536
     max_overtaken_tokens: int = 16_384
     hold: bool = True
+    pace: bool = True
     max_held_steps: int = 64
     hold_gain: float = 0.1
     hold_hysteresis: float = 0.2
@@ -75,4 +77,5 @@ class SchedulingSettings:
             ageing=0.0,
             client_weight=0.0,
             hold=False,
+            pace=False,
         )

@@ -27,9 +27,13 @@ import sgl_entropic.runtime.scheduler
 from sglang.srt.mem_cache.unified_cache.tree_core_registry import registered_tree_core_backends
 print(registered_tree_core_backends(), os.environ.get("SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND"))
 from sgl_entropic.config.model import EvictionConfig
-from sgl_entropic.runtime.eviction.settings import install
-for _ in range(2):
-    install(EvictionConfig(enabled=True), None)
+from sgl_entropic.runtime.eviction import settings
+from sglang.srt.mem_cache.unified_cache.tree_core_registry import get_tree_core_factory
+settings._book = lambda params, config, counters: config.ghost_ratio
+settings.EntropicTreeCore = lambda params, components, book: book
+for ghost_ratio in (2.0, 3.0):
+    settings.install(EvictionConfig(enabled=True, ghost_ratio=ghost_ratio), None)
+    print(get_tree_core_factory("entropic")(None, {}))
 print(registered_tree_core_backends(), os.environ["SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND"])
 """
 
@@ -42,8 +46,11 @@ def scheduler(tree_cache: object, config: EntropicConfig = ON) -> SimpleNamespac
 
 def test_registered_and_selected_only_where_asked_for() -> None:
     done = subprocess.run([sys.executable, "-c", IMPORTED], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-2:] == [
+    # A second server in one process has settings of its own.
+    assert done.stdout.splitlines()[-4:] == [
         "['python', 'rust'] None",
+        "2.0",
+        "3.0",
         "['python', 'rust', 'entropic'] entropic",
     ]
 

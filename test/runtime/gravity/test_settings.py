@@ -66,6 +66,7 @@ def test_a_mean_is_read_as_float32(tmp_path: Path) -> None:
         (None, "cannot be read"),
         (b"", "cannot be read"),
         (b"not numpy", "cannot be read"),
+        (np.zeros(0), r"has shape \(0,\)"),
         (np.zeros((2, 4)), r"has shape \(2, 4\)"),
         (np.zeros(4, np.int64), "and type int64"),
         (np.zeros(3), r"has 3 numbers; expected an \.npy file with 4 finite numbers"),

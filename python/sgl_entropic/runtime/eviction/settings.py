@@ -33,6 +33,7 @@ BACKEND = "entropic"
 VARIABLE = "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND"
 # What stands for a second where ranks must decide alike: about what a busy server does in one.
 _TOKENS_A_SECOND = 1000.0
+_builders: list[Callable[[Any, dict[Any, Any]], EntropicTreeCore]] = []
 
 
 def install(config: EvictionConfig, counters: Counters) -> None:
@@ -48,9 +49,15 @@ def install(config: EvictionConfig, counters: Counters) -> None:
     def build(params: Any, components: dict[Any, Any]) -> EntropicTreeCore:
         return EntropicTreeCore(params, components, _book(params, config, counters))
 
+    # The registry takes a name once; the trees of a later server of this process are made with its own settings.
+    _builders[:] = [build]
     if get_tree_core_factory(BACKEND) is None:
-        register_tree_core_backend(BACKEND, build)
+        register_tree_core_backend(BACKEND, _built)
     os.environ[VARIABLE] = BACKEND
+
+
+def _built(params: Any, components: dict[Any, Any]) -> EntropicTreeCore:
+    return _builders[0](params, components)
 
 
 def _book(params: Any, config: EvictionConfig, counters: Counters) -> Book:

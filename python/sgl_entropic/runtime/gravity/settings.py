@@ -99,7 +99,7 @@ def load_mean(path: str, hidden_size: int | None = None) -> NDArray[np.float32]:
             f"gravity.mean_path = {path} cannot be read ({error}); expected {accepted}"
         ) from None
     found = None
-    if not isinstance(mean, np.ndarray) or mean.ndim != 1 or mean.dtype.kind != "f":
+    if not isinstance(mean, np.ndarray) or mean.ndim != 1 or mean.size == 0 or mean.dtype.kind != "f":
         shape = getattr(mean, "shape", None)
         found = f"has shape {shape} and type {getattr(mean, 'dtype', type(mean).__name__)}"
     elif hidden_size is not None and mean.shape[0] != hidden_size:

@@ -1,17 +1,17 @@
-"""Which requests the KV memory has room for, by what running and new ones are expected to need at a time."""
+"""Which requests are started: whom the KV memory has room for, by what is expected of it, and whom the pace lets in."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from sglang.srt.managers.schedule_policy import CLIP_MAX_NEW_TOKENS, PrefillAdder
+from sglang.srt.managers.schedule_policy import CLIP_MAX_NEW_TOKENS, AddReqResult, PrefillAdder
 
 from sgl_entropic.runtime.scheduling.seat import Seat, seat
 
 
 class EntropicPrefillAdder(PrefillAdder):
-    """SGLang's admission with the predicted peak in place of a share of every request's limit.
+    """SGLang's admission with the predicted peak in place of a share of every request's limit, at the policy's pace.
 
     SGLang keeps that share free for each running request and the whole limit for a new one, as if none ended before
     another.
@@ -20,6 +20,7 @@ class EntropicPrefillAdder(PrefillAdder):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """As SGLang's, which asks for what each running request is to keep free."""
         here = seat()
+        self._entropic_pace: Seat | None = here
         self._entropic_seat: Seat | None = here if here is not None and here.chooses_admission else None
         running_batch = kwargs["running_batch"] if "running_batch" in kwargs else args[3]
         self._entropic_shares: dict[str, int] = {}
@@ -27,6 +28,15 @@ class EntropicPrefillAdder(PrefillAdder):
             self._entropic_shares = shares(self._entropic_seat, running_batch.reqs)
             self._entropic_seat.counters.predicted_reserves += 1
         super().__init__(*args, **kwargs)
+
+    def budget_state(self) -> AddReqResult:
+        """As SGLang's, and spent where as many run as the pace allows."""
+        here, batch = self._entropic_pace, self.running_batch
+        if here is not None:
+            rows = len(self.can_run_list) + (0 if batch is None else len(batch.reqs))
+            if not here.may_start(rows):
+                return AddReqResult.OTHER
+        return super().budget_state()
 
     def _get_running_request_total_token_offset(self, req: Any) -> Any:
         # Also what SGLang takes back when it preempts a request: the same number both times.

@@ -46,11 +46,11 @@ class ScheduledByEntropy(Scheduler):
             self.policy.seat = self.entropic_seat
 
     def get_prefill_adder_class(self) -> type[PrefillAdder]:
-        """Ours where memory is predicted."""
+        """Ours where memory is predicted or starts are paced."""
         here = self.entropic_seat
         return (
             EntropicPrefillAdder
-            if here is not None and here.chooses_admission
+            if here is not None and (here.chooses_admission or here.chooses_pace)
             else super().get_prefill_adder_class()
         )
 

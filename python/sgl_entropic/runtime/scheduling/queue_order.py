@@ -24,13 +24,17 @@ class EntropicSchedulePolicy(SchedulePolicy):
     def calc_priority(
         self, waiting_queue: list[Any], running_batch: Any = None, processed_tokens: int = 0
     ) -> None:
-        """Sort ``waiting_queue`` in place."""
+        """Sort ``waiting_queue`` in place, and decide how many of it may start."""
+        running = [] if running_batch is None else running_batch.reqs
+        if self.seat.starts_nobody(len(running)):
+            return
         deferred: set[str] = set()
         if not getattr(self.tree_cache, "disable", True):
             # Those that share a new prefix with an earlier one are named: it is computed once, and they then find it.
             deferred = self._compute_prefix_matches(waiting_queue[:_MOST_MATCHED], CacheAwarePolicy.LPM)
             read_prefixes(waiting_queue[:_MOST_MATCHED], self.tree_cache)
         self.seat.order(waiting_queue, deferred)
+        self.seat.pace(running, waiting_queue)
 
 
 def read_prefixes(reqs: list[Any], tree_cache: Any) -> None:

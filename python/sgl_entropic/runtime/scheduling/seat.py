@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from sgl_entropic.runtime.scheduling.notes import Notes, attach, facts_of, notes_of
-from sgl_entropic.scheduling import EntropicPolicy, RequestFacts, ServerFacts
+from sgl_entropic.scheduling import MOST_PLAYED, EntropicPolicy, RequestFacts, ServerFacts
 from sgl_entropic.trace.counters import Counters
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ class Seat:
         chooses_holds: whether the policy may leave running requests out of a step.
         chooses_retractions: whether the policy picks who gives up its KV.
         chooses_admission: whether the policy reserves memory for running requests.
+        chooses_pace: whether the policy may keep places free while those that run get on.
         token_clock: prompt tokens computed and tokens decoded.
         decode_steps: decode steps.
         metrics: Prometheus metrics, or ``None`` when the server exports none.
@@ -61,12 +62,14 @@ class Seat:
     chooses_holds: bool = False
     chooses_retractions: bool = False
     chooses_admission: bool = False
+    chooses_pace: bool = False
     token_clock: int = 0
     decode_steps: int = 0
     metrics: Metrics | None = None
     _arrivals: int = 0
     _launch: _Launch | None = None
     _deferred: frozenset[str] = frozenset()
+    _most_at_once: int | None = None
 
     # ------------------------------------------------------------------------------------------- life of a request
 
@@ -212,6 +215,36 @@ class Seat:
             queue[:] = [queue[place] for place in places]
             self.counters.ordered_queues += 1
 
+    def pace(self, running: Sequence[Any], queue: Sequence[Any]) -> None:
+        """Decide how many may run after this pass; ``queue`` is sorted."""
+        if self.policy is None or not self.chooses_pace:
+            return
+        first = self.facts_of_waiting(queue[:MOST_PLAYED])
+        self._most_at_once = self.policy.most_at_once(
+            self.facts_of_running(running), first, len(queue), self.server()
+        )
+
+    def starts_nobody(self, rows: int) -> bool:
+        """Whether the plan that holds starts nobody beside ``rows`` that run, in whatever order the queue is."""
+        return (
+            self.policy is not None
+            and self.chooses_pace
+            # Whom the user puts first is found by sorting.
+            and self.priority_sign == 0
+            and rows > 0
+            and self._most_at_once is not None
+            and rows >= self._most_at_once
+            and not self.policy.pacing.is_due(self.decode_steps)
+        )
+
+    def may_start(self, rows: int) -> bool:
+        """Whether one more may start beside ``rows`` that run or are about to."""
+        most = self._most_at_once
+        if not self.chooses_pace or most is None or rows < most or rows == 0:
+            return True
+        self.counters.paced_starts += rows < self.most_running
+        return False
+
     def held(self, reqs: Sequence[Any], waiting: int) -> frozenset[int]:
         """Rows of the running batch to leave out of this step."""
         if self.policy is None or not self.chooses_holds:
@@ -254,6 +287,7 @@ class Seat:
                 "decode_context_token": policy.cost.decode_context_token_ms,
                 "prefill_token": policy.cost.prefill_marginal_ms(1, 0),
             },
+            "pace": None if policy.pacing.plan is None else asdict(policy.pacing.plan),
             "waiting_count": len(waits),
             "running_count": len(runs),
             "waiting": policy.explain_waiting(waits, server, _MOST_EXPLAINED),

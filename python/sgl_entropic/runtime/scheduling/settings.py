@@ -26,6 +26,7 @@ def settings_of(config: SchedulingConfig) -> SchedulingSettings:
         max_wait_tokens=config.max_wait_tokens,
         max_overtaken_tokens=config.max_overtaken_tokens,
         hold=config.hold,
+        pace=config.pace,
         max_held_steps=config.max_held_steps,
     )
 
@@ -51,10 +52,14 @@ def seat_of(scheduler: Any) -> Seat:
     # Ranks of data-parallel attention run their steps together, so a row that one leaves out saves nothing.
     seat.chooses_holds = config.hold and alone and not scheduler.require_mlp_sync
     seat.chooses_admission = config.admission
+    # Among measured costs only; and a prefill that decodes along holds nobody up.
+    one_by_one = scheduler.spec_algorithm.is_none() and not scheduler.is_mixed_chunk
+    seat.chooses_pace = config.pace and alone and not scheduler.require_mlp_sync and one_by_one
     seat.chooses_retractions = config.retraction and get_schedule().retraction_policy == "length"
     logger.info(
-        "Entropy-aware scheduling: order%s%s%s.",
+        "Entropy-aware scheduling: order%s%s%s%s.",
         ", holds" * seat.chooses_holds,
+        ", pace" * seat.chooses_pace,
         ", admission" * seat.chooses_admission,
         ", retraction" * seat.chooses_retractions,
     )
