@@ -173,15 +173,8 @@ class Engine:
             batch.append((self.chunked, take))
             chunk_left -= take
             input_left -= take
-        room = -1.0
+        room, most_at_once = self._asked(batch)
         started = []
-        most_at_once = machine.most_running
-        if self.waiting and not self._full and len(self.running) + len(batch) < machine.most_running:
-            self.waiting = self.policy.order(self)
-            most_at_once = self.policy.most_at_once(self)
-            room = cache.available_tokens - self.policy.reserve(self)
-            if batch and not batch[0][0].missing:
-                room -= min(batch[0][0].most_new - batch[0][0].generated, machine.clip_tokens)
         for job in self.waiting if room >= 0 or not self.running else ():
             if chunk_left <= 0 or input_left <= 0 or self._full:
                 break
@@ -217,6 +210,18 @@ class Engine:
             return False
         self._finish_prefill(batch, started)
         return True
+
+    def _asked(self, batch: list[tuple[Job, int]]) -> tuple[float, int]:
+        """Room for what starts beside ``batch`` and how many may run, as the policy says of its queue; no room if none may."""
+        machine = self.machine
+        if not self.waiting or self._full or len(self.running) + len(batch) >= machine.most_running:
+            return -1.0, machine.most_running
+        self.waiting = self.policy.order(self)
+        most_at_once = self.policy.most_at_once(self)
+        room = self.cache.available_tokens - self.policy.reserve(self)
+        if batch and not batch[0][0].missing:
+            room -= min(batch[0][0].most_new - batch[0][0].generated, machine.clip_tokens)
+        return room, most_at_once
 
     def _start(self, job: Job, locked: tuple[int, ...], cached: int, uncached: int) -> None:
         job.locked, job.cached, job.uncached, job.missing = locked, cached, uncached, uncached

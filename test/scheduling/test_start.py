@@ -157,18 +157,18 @@ lengths = st.tuples(st.integers(1, 3000), st.integers(0, 500))
     st.lists(lengths, min_size=1, max_size=MOST_PLAYED),
     st.integers(0, 1000),
     st.tuples(st.floats(0, 50), st.floats(0, 5), st.floats(0, 1e-3)),
-    st.booleans(),
+    st.sampled_from(["known", "hidden"]),
 )
 def test_at_least_one_and_at_most_all(
     running: list[tuple[int, int]],
     waiting: list[tuple[int, int]],
     behind: int,
     prefill: tuple[float, float, float],
-    knows: bool,
+    kind: str,
 ) -> None:
     policy = policy_of({"prefill": prefill, "decode": (5.0, 1.4, 0.001)}, hold_gain=0.0)
     runs, first = (
-        [dataclasses.replace(one, ignores_eos=knows) for one in known(*map(list, zip(*group, strict=True)))]
+        [dataclasses.replace(one, ignores_eos=kind == "known") for one in known(*map(list, zip(*group, strict=True)))]
         for group in (running, waiting)
     )
     most = policy.most_at_once(runs, first, len(first) + behind, server())
