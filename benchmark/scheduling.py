@@ -23,6 +23,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     it = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     it.add_argument("--name", default="scheduling", help="of the result; an empty one writes none")
+    it.add_argument("--suffix", default="", help="of the claims' names, for a run beside the main one")
     it.add_argument(
         "--workloads", nargs="+", choices=NAMES, metavar="WORKLOAD", help="default: all, the trace if named"
     )
@@ -129,6 +131,7 @@ def all_claims(options: argparse.Namespace, findings: Findings) -> tuple[list[Cl
         print(f"no claim {reason}", file=sys.stderr)
     median, interval = bootstrap_median(inprocess.rank_ms(options.seed), options.seed)
     made.append(claim("sched_rank_ms_1000", median, interval, "ms", RANK_BAR))
+    made = [replace(one, name=one.name + options.suffix) for one in made]
     foreseen = {}
     for loads in (MIXED, (TRACE,)):
         chosen = [s for s in findings.samples if s["arm"] == ENTROPIC and s["workload"] in loads]
