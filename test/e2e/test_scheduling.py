@@ -126,7 +126,8 @@ def test_texts_in_a_reordered_and_held_crowd_are_those_of_requests_alone(
     acted = {name: after[name] - before[name] for name in after}
     assert acted["ordered_queues"] > 0
     assert acted["overtaken_requests"] > 0
-    assert acted["predicted_reserves"] > 0
+    # All fit with every limit: nothing to foresee.
+    assert acted["predicted_reserves"] == 0
     for one, answer in zip(MIXED, crowd, strict=True):
         assert answer["meta_info"]["completion_tokens"] == one["tokens"]
         assert answer["text"] == ask(eager, **one)["text"]
@@ -279,6 +280,7 @@ def test_chunks_retractions_and_priorities_splice_nothing(
     assert found["retracted_requests"] > 0
     assert found["recomputed_tokens"] > 0
     assert found["ordered_queues"] > 0
+    assert found["predicted_reserves"] > 0
     for one, answer in zip(MIXED, crowd, strict=True):
         assert answer["text"] == ask(eager, **one)["text"]
     assert crowded.slots_left_over() == 0

@@ -153,7 +153,7 @@ def test_a_batch_that_does_not_carry_the_arriving_work_is_not_run() -> None:
     lengths = [20, 200, 20, 200, 20, 200, 20, 200]
     idle, busy = policy_of((1.0, 2.0, 0.0)), policy_of((1.0, 2.0, 0.0))
     for step in range(300):
-        busy.demand.observe_steps(server(step, 8 * step), 8, 400)
+        busy.demand.observe_steps(8 * step, step, 8, 400)
         if step % 10 == 0:
             busy.observe_started(RequestFacts("f", step, 1, 80, ignores_eos=True), [], server())
     assert busy.demand.load(17.0 / 8.0) == pytest.approx(1.0, rel=0.05)
@@ -214,7 +214,7 @@ def test_batches_given_up_without_a_play_would_not_have_been_run(
     def plan() -> tuple[int, float, frozenset[int]]:
         policy = policy_of((fixed_ms, row_ms, 0.001), hold_gain=hold_gain)
         for step in range(40):
-            policy.demand.observe_steps(server(8 * step, 64 * step), 8, 800)
+            policy.demand.observe_steps(64 * step, 8 * step, 8, 800)
         for at in range(started):
             policy.observe_started(RequestFacts(f"s{at}", at, 1, 60, ignores_eos=True), [], server())
         held = policy.hold(running, waiting, server())
@@ -226,3 +226,16 @@ def test_batches_given_up_without_a_play_would_not_have_been_run(
         patch.setattr(hold, "ROUNDING", math.inf)
         full = plan()
     assert plan() == full
+
+
+def test_while_a_plan_that_holds_nobody_rests_there_is_nothing_to_ask() -> None:
+    policy = policy_of(FIXED_COSTS)
+    running = known([10, 500, 20, 400] * 4)
+    assert not policy.rests(0)
+    policy.hold(running, 0, server())
+    rested = [policy.rests(step) for step in range(40)]
+    assert rested == [True] * 32 + [False] * 8
+    holding = policy_of(ROWS_COST)
+    assert holding.hold(running, 0, server())
+    assert not holding.rests(1)
+    assert policy_of(FIXED_COSTS, hold=False).rests(0)

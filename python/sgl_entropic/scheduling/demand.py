@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 from sgl_entropic.scheduling.cost import CostModel
-from sgl_entropic.scheduling.facts import ServerFacts
 
 MEMORY_STEPS = 4096.0
 """Decode steps over which the past is forgotten, by 1/e."""
@@ -27,22 +26,24 @@ class Demand:
         self._busy_ms = 0.0
         self._prefill_ms = 0.0
         self._decode_tokens = 0.0
-        self._seen: ServerFacts | None = None
+        self._seen: tuple[int, int] | None = None
 
     def observe_started(self, decode_tokens: float) -> None:
         """Count a request that will decode ``decode_tokens``, as expected."""
         self._decode_tokens += decode_tokens
 
-    def observe_steps(self, server: ServerFacts, rows: int, context_tokens_total: int) -> None:
+    def observe_steps(
+        self, token_clock: int, decode_steps: int, rows: int, context_tokens_total: int
+    ) -> None:
         """Count what the server did since the last call, in steps of about ``rows``, and forget by as many steps.
 
         What the token clock shows beyond the decoded tokens was prefill.
         """
-        seen, self._seen = self._seen, server
-        if seen is None or server.decode_steps < seen.decode_steps or server.token_clock < seen.token_clock:
+        seen, self._seen = self._seen, (token_clock, decode_steps)
+        if seen is None or decode_steps < seen[1] or token_clock < seen[0]:
             return
-        steps = server.decode_steps - seen.decode_steps
-        prefilled = max(0, server.token_clock - seen.token_clock - steps * rows)
+        steps = decode_steps - seen[1]
+        prefilled = max(0, token_clock - seen[0] - steps * rows)
         prefill_ms = self._cost.prefill_marginal_ms(float(prefilled), context_tokens_total / max(1, rows))
         decode_ms = steps * self._cost.decode_step_ms(float(rows), float(context_tokens_total))
         keep = math.exp(-steps / MEMORY_STEPS)

@@ -107,11 +107,20 @@ class HoldPlanner:
             and running[index].arrived_at_tokens > latest
         )
 
+    def rests(self, decode_steps: int) -> bool:
+        """Return whether the plan that nobody is held stands."""
+        plan = self.plan
+        return (
+            plan is not None
+            and not plan.holds
+            and 0 <= decode_steps - plan.decode_step < IDLE_PLANS * self._settings.replan_steps
+        )
+
     def _is_old(self, plan: HoldPlan, running: Sequence[RequestFacts], server: ServerFacts) -> bool:
-        age = server.decode_steps - plan.decode_step
         if not plan.holds:
             # Where nothing was gained, little will be gained soon; planning itself takes from every step.
-            return not 0 <= age < IDLE_PLANS * self._settings.replan_steps
+            return not self.rests(server.decode_steps)
+        age = server.decode_steps - plan.decode_step
         return not 0 <= age < self._settings.replan_steps or any(
             request.key not in plan.rank for request in running
         )

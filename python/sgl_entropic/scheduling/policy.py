@@ -82,9 +82,19 @@ class EntropicPolicy:
         held = self.holding.hold(running, waiting_count, server)
         rows = [request.context_tokens for index, request in enumerate(running) if index not in held]
         if rows:
-            self._batch += (len(rows) - self._batch) / BATCH_MEMORY_STEPS
-            self.demand.observe_steps(server, len(rows), sum(rows))
+            self.observe_rows(len(rows), sum(rows), server.token_clock, server.decode_steps)
         return held
+
+    def rests(self, decode_steps: int) -> bool:
+        """Return whether `hold` would hold nobody whatever it was told: only `observe_rows` is then due in a step."""
+        return not self.settings.hold or self.holding.rests(decode_steps)
+
+    def observe_rows(
+        self, rows: int, context_tokens_total: int, token_clock: int, decode_steps: int
+    ) -> None:
+        """Take note of a decode step of ``rows``; `hold` does so itself."""
+        self._batch += (rows - self._batch) / BATCH_MEMORY_STEPS
+        self.demand.observe_steps(token_clock, decode_steps, rows, context_tokens_total)
 
     def most_at_once(
         self,

@@ -70,8 +70,7 @@ def prefill(lengths: list[int], prefixes: list[int] | None = None, kind: str = "
 def decode(rows: int, context: int) -> Any:
     return SimpleNamespace(
         forward_mode=mode("decode"),
-        batch_size=lambda: rows,
-        seq_lens_cpu=SimpleNamespace(sum=lambda: rows * context),
+        reqs=[SimpleNamespace(origin_input_ids=range(context - 3), output_ids=[0] * 3)] * rows,
     )
 
 
@@ -244,3 +243,43 @@ def test_user_priorities_go_first_in_either_direction(sign: int, first: str) -> 
         here.queued(req, retracted=False)
     here.order(queue)
     assert queue[0].rid == first
+
+
+def req(prompt: int, limit: int, generated: int = 0) -> Any:
+    return SimpleNamespace(
+        origin_input_ids=range(prompt),
+        output_ids=[0] * generated,
+        sampling_params=SimpleNamespace(max_new_tokens=limit),
+    )
+
+
+@pytest.mark.parametrize(
+    ("running", "queue", "foresees"),
+    [
+        ([], [req(100, 50)], False),
+        # 950 slots: the rest of the limit of who runs, prompt and limit of who may start, a page for each.
+        ([req(300, 300, 100)], [req(100, 300)], False),
+        ([req(300, 300, 100)], [req(100, 394)], True),
+        ([req(300, 300, 300)] * 8, [req(1000, 1000)] * 3, True),
+        ([], [req(1, 1)] * 129, True),
+    ],
+)
+def test_memory_is_foreseen_where_not_all_may_get_their_limits(
+    running: list[Any], queue: list[Any], foresees: bool  # noqa: FBT001 -- a parameter of pytest's
+) -> None:
+    here = seat(EntropicPolicy(), chooses_admission=True)
+    here.look_for_memory(running, queue)
+    assert here.foresees_memory is foresees
+    here = seat(EntropicPolicy())
+    here.look_for_memory(running, queue)
+    assert here.foresees_memory is False
+
+
+def test_a_step_in_which_nobody_is_held_is_counted_all_the_same() -> None:
+    policy = EntropicPolicy(SchedulingSettings(hold=False))
+    here = seat(policy, chooses_holds=True)
+    for step in range(20):
+        here.launched(decode(6, 50), 0.01 * step, after_idle=False)
+        assert here.holds_nobody(decode(6, 50).reqs)
+    policy.demand.observe_started(100.0)
+    assert policy.demand.load(1.0) > 0.0

@@ -21,7 +21,7 @@ class EntropicPrefillAdder(PrefillAdder):
         """As SGLang's, which asks for what each running request is to keep free."""
         here = seat()
         self._entropic_pace: Seat | None = here
-        self._entropic_seat: Seat | None = here if here is not None and here.chooses_admission else None
+        self._entropic_seat: Seat | None = here if here is not None and here.foresees_memory else None
         running_batch = kwargs["running_batch"] if "running_batch" in kwargs else args[3]
         self._entropic_shares: dict[str, int] = {}
         if self._entropic_seat is not None and running_batch is not None:

@@ -79,7 +79,13 @@ class ScheduledByEntropy(Scheduler):
     def update_running_batch(self, batch: Any) -> Any:
         """As SGLang's, for the part of the batch that decodes in this step."""
         here = self.entropic_seat
-        if here is not None and here.chooses_holds and self._entropic_held is None and can_hold(batch):
+        if (
+            here is not None
+            and here.chooses_holds
+            and self._entropic_held is None
+            and not here.holds_nobody(batch.reqs)
+            and can_hold(batch)
+        ):
             rows = here.held(batch.reqs, len(self.waiting_queue))
             if rows:
                 self._entropic_held = split(batch, rows)

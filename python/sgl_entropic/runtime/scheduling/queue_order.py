@@ -27,6 +27,7 @@ class EntropicSchedulePolicy(SchedulePolicy):
         """Sort ``waiting_queue`` in place, and decide how many of it may start."""
         running = [] if running_batch is None else running_batch.reqs
         if self.seat.starts_nobody(len(running)):
+            self.seat.foresees_memory = False
             return
         deferred: set[str] = set()
         if not getattr(self.tree_cache, "disable", True):
@@ -35,6 +36,7 @@ class EntropicSchedulePolicy(SchedulePolicy):
             read_prefixes(waiting_queue[:_MOST_MATCHED], self.tree_cache)
         self.seat.order(waiting_queue, deferred)
         self.seat.pace(running, waiting_queue)
+        self.seat.look_for_memory(running, waiting_queue)
 
 
 def read_prefixes(reqs: list[Any], tree_cache: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from heapq import nlargest
 from typing import TYPE_CHECKING, Any
 
 from sgl_entropic.runtime.scheduling.notes import Notes, attach, facts_of, notes_of
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
 _LONGEST_STEP_S = 60.0
 # Of each list; every explanation looks at the whole of it.
 _MOST_EXPLAINED = 16
+# Slots that allocation may round up to for a request: the largest page that SGLang's backends use.
+_PAGE = 128
+# With more waiting than this a forecast costs no more than adding up what all of them may need.
+_MOST_ADDED_UP = 128
 
 
 @dataclass(slots=True)
@@ -47,6 +52,7 @@ class Seat:
         chooses_retractions: whether the policy picks who gives up its KV.
         chooses_admission: whether the policy reserves memory for running requests.
         chooses_pace: whether the policy may keep places free while those that run get on.
+        foresees_memory: whether the next admission asks for a forecast of memory: the last look found too little of it.
         token_clock: prompt tokens computed and tokens decoded.
         decode_steps: decode steps.
         metrics: Prometheus metrics, or ``None`` when the server exports none.
@@ -63,6 +69,7 @@ class Seat:
     chooses_retractions: bool = False
     chooses_admission: bool = False
     chooses_pace: bool = False
+    foresees_memory: bool = False
     token_clock: int = 0
     decode_steps: int = 0
     metrics: Metrics | None = None
@@ -164,10 +171,7 @@ class Seat:
             self._launch = _Launch(now_s, tokens, weighted / max(tokens, 1), len(new), 0, mode.is_mixed())
             self.token_clock += tokens
         elif mode.is_decode():
-            rows, context = (
-                batch.batch_size(),
-                int(batch.seq_lens_cpu.sum()) if batch.seq_lens_cpu is not None else 0,
-            )
+            rows, context = len(batch.reqs), _context_tokens(batch.reqs)
             self._launch = _Launch(now_s, 0, 0.0, rows, context, mixed=False)
             self.token_clock += rows
             self.decode_steps += 1
@@ -224,6 +228,14 @@ class Seat:
             self.facts_of_running(running), first, len(queue), self.server()
         )
 
+    def look_for_memory(self, running: Sequence[Any], queue: Sequence[Any]) -> None:
+        """Find out whether memory may run short: where all that may start fits with every limit, no forecast changes that."""
+        self.foresees_memory = self.chooses_admission and (
+            len(queue) > _MOST_ADDED_UP
+            or self.allocator.available_size() + self.tree_cache.evictable_size()
+            <= _most_needed(running, queue, self.most_running - len(running))
+        )
+
     def starts_nobody(self, rows: int) -> bool:
         """Whether the plan that holds starts nobody beside ``rows`` that run, in whatever order the queue is."""
         return (
@@ -244,6 +256,13 @@ class Seat:
             return True
         self.counters.paced_starts += rows < self.most_running
         return False
+
+    def holds_nobody(self, reqs: Sequence[Any]) -> bool:
+        """Whether nobody is held in this step whatever is looked at. Python between two steps is time that all lose."""
+        if self.policy is None or not self.policy.rests(self.decode_steps):
+            return False
+        self.policy.observe_rows(len(reqs), _context_tokens(reqs), self.token_clock, self.decode_steps)
+        return True
 
     def held(self, reqs: Sequence[Any], waiting: int) -> frozenset[int]:
         """Rows of the running batch to leave out of this step."""
@@ -293,6 +312,18 @@ class Seat:
             "waiting": policy.explain_waiting(waits, server, _MOST_EXPLAINED),
             "running": [policy.explain(facts, waits, runs, server) for facts in runs[:_MOST_EXPLAINED]],
         }
+
+
+def _context_tokens(reqs: Sequence[Any]) -> int:
+    # Lists know their lengths; a sum of a tensor takes longer than all of them.
+    return sum([len(req.origin_input_ids) + len(req.output_ids) for req in reqs])
+
+
+def _most_needed(running: Sequence[Any], queue: Sequence[Any], places: int) -> int:
+    """KV slots that those that run and as many of the queue as there are places may need at most, a page each to spare."""
+    grows = [max(0, req.sampling_params.max_new_tokens - len(req.output_ids)) for req in running]
+    needs = [len(req.origin_input_ids) + req.sampling_params.max_new_tokens + _PAGE for req in queue]
+    return sum(grows) + _PAGE * len(grows) + sum(nlargest(places, needs) if len(needs) > places else needs)
 
 
 _installed: Seat | None = None
