@@ -2,7 +2,7 @@
 
 import pytest
 
-from sgl_entropic.scheduling import CostModel, ServerFacts
+from sgl_entropic.scheduling import CostModel
 from sgl_entropic.scheduling.demand import MEMORY_STEPS, Demand
 
 

@@ -168,7 +168,10 @@ def test_at_least_one_and_at_most_all(
 ) -> None:
     policy = policy_of({"prefill": prefill, "decode": (5.0, 1.4, 0.001)}, hold_gain=0.0)
     runs, first = (
-        [dataclasses.replace(one, ignores_eos=kind == "known") for one in known(*map(list, zip(*group, strict=True)))]
+        [
+            dataclasses.replace(one, ignores_eos=kind == "known")
+            for one in known(*map(list, zip(*group, strict=True)))
+        ]
         for group in (running, waiting)
     )
     most = policy.most_at_once(runs, first, len(first) + behind, server())

@@ -89,9 +89,7 @@ class EntropicPolicy:
         """Return whether `hold` would hold nobody whatever it was told: only `observe_rows` is then due in a step."""
         return not self.settings.hold or self.holding.rests(decode_steps)
 
-    def observe_rows(
-        self, rows: int, context_tokens_total: int, token_clock: int, decode_steps: int
-    ) -> None:
+    def observe_rows(self, rows: int, context_tokens_total: int, token_clock: int, decode_steps: int) -> None:
         """Take note of a decode step of ``rows``; `hold` does so itself."""
         self._batch += (rows - self._batch) / BATCH_MEMORY_STEPS
         self.demand.observe_steps(token_clock, decode_steps, rows, context_tokens_total)

@@ -265,7 +265,9 @@ def req(prompt: int, limit: int, generated: int = 0) -> Any:
     ],
 )
 def test_memory_is_foreseen_where_not_all_may_get_their_limits(
-    running: list[Any], queue: list[Any], foresees: bool  # noqa: FBT001 -- a parameter of pytest's
+    running: list[Any],
+    queue: list[Any],
+    foresees: bool,  # noqa: FBT001 -- a parameter of pytest's
 ) -> None:
     here = seat(EntropicPolicy(), chooses_admission=True)
     here.look_for_memory(running, queue)

@@ -321,8 +321,10 @@ def _context_tokens(reqs: Sequence[Any]) -> int:
 
 def _most_needed(running: Sequence[Any], queue: Sequence[Any], places: int) -> int:
     """KV slots that those that run and as many of the queue as there are places may need at most, a page each to spare."""
-    grows = [max(0, req.sampling_params.max_new_tokens - len(req.output_ids)) for req in running]
-    needs = [len(req.origin_input_ids) + req.sampling_params.max_new_tokens + _PAGE for req in queue]
+    grows: list[int] = [max(0, req.sampling_params.max_new_tokens - len(req.output_ids)) for req in running]
+    needs: list[int] = [
+        len(req.origin_input_ids) + req.sampling_params.max_new_tokens + _PAGE for req in queue
+    ]
     return sum(grows) + _PAGE * len(grows) + sum(nlargest(places, needs) if len(needs) > places else needs)
 
 
