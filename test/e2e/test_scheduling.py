@@ -151,9 +151,6 @@ def test_rows_that_sit_steps_out_lose_nothing(
     crowd = at_once(holding, asks)
     assert counters(holding)["held_rows"] > 100
     assert counters(holding)["paced_starts"] > 0
-    assert (
-        httpx.get(holding.url + "/entropic/scheduling").json()["schedulers"][0]["pace"]["most_at_once"] == 6
-    )
     assert sum(answer["meta_info"]["entropic"]["scheduling"]["held_steps"] for answer in crowd) > 100
     for one, answer in zip(asks, crowd, strict=True):
         alone = ask(eager, **one)

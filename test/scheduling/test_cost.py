@@ -113,3 +113,11 @@ def test_arrays_and_numbers_agree() -> None:
         model.prefill_ms(1.0, 10.0),
         model.prefill_ms(50.0, 700.0),
     ]
+
+
+def test_a_first_step_of_a_minute_ends_nothing() -> None:
+    """Times whose normal equations are singular in float64."""
+    cost = CostModel()
+    cost.observe_prefill(30, 0, 45_000.0)
+    cost.observe_prefill(8192, 38_917, 0.38)
+    assert np.isfinite([cost.prefill_ms(100, 10), cost.prefill_fixed_ms]).all()

@@ -149,6 +149,29 @@ def test_a_plan_holds_for_some_steps() -> None:
         assert policy.pacing.plan.decode_step == made
 
 
+def test_runners_that_are_always_about_to_end_keep_nobody_out_for_long() -> None:
+    """Only short answers were seen, and what runs is long: each plan promises ends that do not come."""
+    policy = policy_of(DEAR_PREFILL, max_held_steps=64)
+    for index in range(80):
+        policy.belief.observe_finished(RequestFacts(f"s{index}", index, 60, 32), 6, hit_limit=False)
+    running = [RequestFacts(f"r{index}", index, 60, 4096, generated_tokens=5) for index in range(4)]
+    waiting = [RequestFacts("w", 9, 600, 32)]
+    kept_out = 0
+    for step in range(400):
+        most = policy.most_at_once(running, waiting, 1, server(step, 4 * step))
+        if most > len(running):
+            break
+        kept_out += 1
+        running = [dataclasses.replace(one, generated_tokens=one.generated_tokens + 1) for one in running]
+    assert 8 <= kept_out <= 64 + 8
+
+
+def test_one_that_is_due_behind_an_older_one_waits_for_no_plan() -> None:
+    waiting = known([600] * 12, [20] * 12)
+    waiting[0] = dataclasses.replace(waiting[0], waits_since_tokens=300)
+    assert paced(policy_of(DEAR_PREFILL, max_wait_tokens=100), waiting, clock=350) == MOST
+
+
 lengths = st.tuples(st.integers(1, 3000), st.integers(0, 500))
 
 

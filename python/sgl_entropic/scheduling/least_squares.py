@@ -78,7 +78,9 @@ class RobustLine:
         predicted = ms
         for _ in range(ROUNDS):
             rows = design / predicted[:, None] * weights[:, None]
-            gram = rows.T @ rows + np.eye(3) * max(noise**2, 1e-9)
+            gram = rows.T @ rows
+            # Never less than what keeps it regular in float64.
+            gram += np.eye(3) * max(noise**2, 1e-9, 1e-12 * float(np.trace(gram)))
             right = rows.T @ (ms / predicted * weights) + max(noise**2, 1e-9)
             shares = _nonnegative(gram, right)
             predicted = np.maximum(design @ shares, 1e-12)

@@ -111,18 +111,25 @@ class EntropicPolicy:
         """
         if not self.settings.pace or not running or not first:
             return server.most_running
-        next_one = first[0]
-        if (
-            server.token_clock - next_one.waits_since_tokens >= self.settings.max_wait_tokens
-            or self.overtaking.tokens(next_one.key) >= self.settings.max_overtaken_tokens
-            or any(request.priority < next_one.priority for request in running)
+        priority, latest = first[0].priority, server.token_clock - self.settings.max_wait_tokens
+        if any(request.priority < priority for request in running) or any(
+            # Not the head alone: an older one that was retracted stands before it, and is not due.
+            request.priority == priority
+            and (
+                request.waits_since_tokens <= latest
+                or self.overtaking.tokens(request.key) >= self.settings.max_overtaken_tokens
+            )
+            for request in first
         ):
             # Whom a bound or the user puts first waits for no plan.
             return server.most_running
         plan = self.pacing.plan
         if plan is None or self.pacing.is_due(server.decode_steps):
             plan = self.pacing.make(running, first, waiting_count, server)
-        return server.most_running if plan.most_at_once is None else plan.most_at_once
+        if plan.most_at_once is None:
+            return server.most_running
+        kept_out = self.pacing.keeps_out(len(running), server.decode_steps)
+        return plan.most_at_once if kept_out or len(running) < plan.most_at_once else server.most_running
 
     def retraction_order(self, running: Sequence[RequestFacts], server: ServerFacts) -> list[int]:
         """Return the indices of ``running`` from most to least worth keeping; victims are taken from the end.
@@ -226,6 +233,7 @@ class EntropicPolicy:
         if work is None:
             work = request.uncached_tokens + self.belief.expected(request)
         self.demand.observe_started(work - request.uncached_tokens)
+        self.pacing.started()
         self.overtaking.observe_started(request, waiting, work)
         self.tail_wait.observe(max(0, server.token_clock - request.waits_since_tokens))
         self.clients.charge(request.client, work)

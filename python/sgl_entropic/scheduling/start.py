@@ -62,6 +62,7 @@ class StartPlanner:
         self._belief = belief
         self._demand = demand
         self.plan: StartPlan | None = None
+        self._kept_out_since: int | None = None
 
     def is_due(self, decode_steps: int) -> bool:
         """Whether a plan is to be made: there is none, or it has served its time."""
@@ -71,6 +72,24 @@ class StartPlanner:
         age = decode_steps - plan.decode_step
         steps = self._settings.replan_steps * (1 if plan.most_at_once is not None else IDLE_PLANS)
         return not 0 <= age < steps
+
+    def keeps_out(self, running_count: int, decode_steps: int) -> bool:
+        """Whether the plan keeps the next one out beside so many that run: no longer than ``max_held_steps`` in a row.
+
+        Beliefs may be wrong in a way that renews a plan for ever: runners that are always about to end.
+        """
+        plan = self.plan
+        if plan is None or plan.most_at_once is None or running_count < plan.most_at_once:
+            self._kept_out_since = None
+            return False
+        since = self._kept_out_since
+        if since is None or since > decode_steps:
+            self._kept_out_since = since = decode_steps
+        return decode_steps - since < self._settings.max_held_steps
+
+    def started(self) -> None:
+        """One has started: the next is kept out anew."""
+        self._kept_out_since = None
 
     def make(
         self,

@@ -21,7 +21,7 @@ class Counters:
         ordered_queues: waiting queues sorted by the scheduling policy.
         overtaken_requests: waiting requests that a later one was started before, summed over the starts.
         held_rows: rows left out of a decode step.
-        paced_starts: times that a waiting request was not started although a place was free.
+        paced_starts: passes over the queue that ended at the pace although a place was free.
         predicted_reserves: admissions that kept a predicted amount of memory free.
         retracted_requests: requests that gave up their KV, whoever chose them.
         recomputed_tokens: tokens computed again because of that.

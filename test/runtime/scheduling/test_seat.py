@@ -279,9 +279,9 @@ def test_memory_is_foreseen_where_not_all_may_get_their_limits(
 
 def test_a_step_in_which_nobody_is_held_is_counted_all_the_same() -> None:
     policy = EntropicPolicy(SchedulingSettings(hold=False))
-    here = seat(policy, chooses_holds=True)
+    here = seat(policy)
     for step in range(20):
         here.launched(decode(6, 50), 0.01 * step, after_idle=False)
-        assert here.holds_nobody(decode(6, 50).reqs)
+        assert here.holds_nobody()
     policy.demand.observe_started(100.0)
     assert policy.demand.load(1.0) > 0.0

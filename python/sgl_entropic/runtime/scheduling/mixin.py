@@ -83,7 +83,7 @@ class ScheduledByEntropy(Scheduler):
             here is not None
             and here.chooses_holds
             and self._entropic_held is None
-            and not here.holds_nobody(batch.reqs)
+            and not here.holds_nobody()
             and can_hold(batch)
         ):
             rows = here.held(batch.reqs, len(self.waiting_queue))

@@ -13,6 +13,7 @@ from sgl_entropic.trace.counters import Counters
 
 if TYPE_CHECKING:
     from sgl_entropic.runtime.metrics import Metrics
+    from sgl_entropic.scheduling.start import StartPlan
 
 # A pause longer than this is no part of the step before it: a debugger, a suspended machine.
 _LONGEST_STEP_S = 60.0
@@ -175,6 +176,8 @@ class Seat:
             self._launch = _Launch(now_s, 0, 0.0, rows, context, mixed=False)
             self.token_clock += rows
             self.decode_steps += 1
+            if self.policy is not None and rows:
+                self.policy.observe_rows(rows, context, self.token_clock, self.decode_steps)
 
     def _learn(self, step: _Launch, seconds: float) -> None:
         assert self.policy is not None
@@ -213,8 +216,8 @@ class Seat:
     def order(self, queue: list[Any], deferred: Collection[str] = ()) -> None:
         """Sort the waiting queue in place; ``deferred`` are ids of requests that gain by going after another."""
         assert self.policy is not None
+        self._deferred = frozenset(deferred)
         if len(queue) > 1:
-            self._deferred = frozenset(deferred)
             places = self.policy.order(self.facts_of_waiting(queue), self.server())
             queue[:] = [queue[place] for place in places]
             self.counters.ordered_queues += 1
@@ -257,12 +260,9 @@ class Seat:
         self.counters.paced_starts += rows < self.most_running
         return False
 
-    def holds_nobody(self, reqs: Sequence[Any]) -> bool:
+    def holds_nobody(self) -> bool:
         """Whether nobody is held in this step whatever is looked at. Python between two steps is time that all lose."""
-        if self.policy is None or not self.policy.rests(self.decode_steps):
-            return False
-        self.policy.observe_rows(len(reqs), _context_tokens(reqs), self.token_clock, self.decode_steps)
-        return True
+        return self.policy is not None and self.policy.rests(self.decode_steps)
 
     def held(self, reqs: Sequence[Any], waiting: int) -> frozenset[int]:
         """Rows of the running batch to leave out of this step."""
@@ -306,12 +306,18 @@ class Seat:
                 "decode_context_token": policy.cost.decode_context_token_ms,
                 "prefill_token": policy.cost.prefill_marginal_ms(1, 0),
             },
-            "pace": None if policy.pacing.plan is None else asdict(policy.pacing.plan),
+            "pace": _shown(policy.pacing.plan)
+            if waits and not policy.pacing.is_due(self.decode_steps)
+            else None,
             "waiting_count": len(waits),
             "running_count": len(runs),
             "waiting": policy.explain_waiting(waits, server, _MOST_EXPLAINED),
             "running": [policy.explain(facts, waits, runs, server) for facts in runs[:_MOST_EXPLAINED]],
         }
+
+
+def _shown(plan: StartPlan | None) -> dict[str, Any] | None:
+    return None if plan is None else asdict(plan)
 
 
 def _context_tokens(reqs: Sequence[Any]) -> int:
