@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from sgl_entropic.config.model import SchedulingConfig
+from sgl_entropic.config.scheduling import SchedulingConfig
 from sgl_entropic.runtime.scheduling.settings import settings_of
 from sgl_entropic.scheduling import SchedulingSettings
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from sglang.srt.runtime_context import get_parallel, get_schedule
 
-from sgl_entropic.config.model import SchedulingConfig
+from sgl_entropic.config.scheduling import SchedulingConfig
 from sgl_entropic.runtime.scheduling.seat import Seat
 from sgl_entropic.scheduling import CostModel, EntropicPolicy, SchedulingSettings
 
