@@ -107,6 +107,15 @@ SCHEDULING_SEAMS: tuple[Seam, ...] = (
         "schedule policies can be registered",
     ),
     Seam(
+        "sglang.srt.managers.schedule_policy.PrefillAdder.budget_state",
+        ("self",),
+        Mechanism.OVERRIDE,
+        _HERE + "scheduling.admission.EntropicPrefillAdder.budget_state",
+        "places kept free while those that run get on",
+        ("scheduler",),
+        "admission asks how many may run",
+    ),
+    Seam(
         "sglang.srt.managers.schedule_policy.PrefillAdder._get_running_request_total_token_offset",
         ("self", "req"),
         Mechanism.OVERRIDE,

@@ -267,7 +267,7 @@ def req(prompt: int, limit: int, generated: int = 0) -> Any:
 def test_memory_is_foreseen_where_not_all_may_get_their_limits(
     running: list[Any],
     queue: list[Any],
-    foresees: bool,  # noqa: FBT001 -- a parameter of pytest's
+    foresees: object,
 ) -> None:
     here = seat(EntropicPolicy(), chooses_admission=True)
     here.look_for_memory(running, queue)
