@@ -24,7 +24,7 @@ class ScoreCache:
 
     def clear(self) -> None:
         """Forget every request."""
-        self._place: dict[str, tuple[int, int, int, int, int]] = {}
+        self._place: dict[str, tuple[int, int, RequestFacts]] = {}
         self._rows = np.zeros((64, 6))
         self._free: list[int] = []
         self._used = 0
@@ -64,17 +64,18 @@ class ScoreCache:
         places, missing, renewed = [], [], 0
         for index, request in enumerate(requests):
             place = get(request.key)
-            if (
-                place is None
-                or place[1] != request.cached_tokens
-                or place[2] != request.generated_tokens
-                or place[3] != request.waits_since_tokens
-            ):
+            if place is None:
                 missing.append(index)
-            elif place[4] != version and renewed < MOST_RENEWED:
+                places.append(-1)
+                continue
+            row, of_version, known = place
+            places.append(row)
+            # Facts that did not change are mostly the very same object.
+            if known is not request and _differ(known, request):
+                missing.append(index)
+            elif of_version != version and renewed < MOST_RENEWED:
                 renewed += 1
                 missing.append(index)
-            places.append(-1 if place is None else place[0])
         if missing:
             self._renew(requests, missing, places, version, compute)
         return self._rows[places]
@@ -91,13 +92,7 @@ class ScoreCache:
         for index, request in zip(missing, changed, strict=True):
             row = places[index] if places[index] >= 0 else self._new_row()
             places[index] = row
-            self._place[request.key] = (
-                row,
-                request.cached_tokens,
-                request.generated_tokens,
-                request.waits_since_tokens,
-                version,
-            )
+            self._place[request.key] = (row, version, request)
         self._rows[[places[index] for index in missing]] = compute(changed)
 
     def _new_row(self) -> int:
@@ -107,3 +102,11 @@ class ScoreCache:
             self._rows = np.vstack([self._rows, np.zeros_like(self._rows)])
         self._used += 1
         return self._used - 1
+
+
+def _differ(known: RequestFacts, request: RequestFacts) -> bool:
+    return (
+        known.cached_tokens != request.cached_tokens
+        or known.generated_tokens != request.generated_tokens
+        or known.waits_since_tokens != request.waits_since_tokens
+    )

@@ -196,6 +196,36 @@ def test_chunks_after_the_first_start_nothing_again() -> None:
     assert here.counters.overtaken_requests == 1
 
 
+@pytest.mark.parametrize(
+    ("change", "field", "value"),
+    [
+        (lambda req, here: setattr(req, "num_matched_prefix_tokens", 7), "cached_tokens", 7),
+        (lambda req, here: req.output_ids.extend([1, 2, 3]), "generated_tokens", 3),
+        (lambda req, here: setattr(req.sampling_params, "max_new_tokens", 5), "max_new_tokens", 5),
+        (lambda req, here: setattr(notes_of(req), "prefix_surprisal_nats", 1.5), "prefix_surprisal_nats", 1.5),
+        (lambda req, here: here.order([req, request("b")], {"a"}), "deferred", True),
+        (lambda req, here: _retract_at(req, here, 40), "waits_since_tokens", 40),
+    ],
+    ids=["cached", "generated", "limit", "surprisal", "deferred", "retracted"],
+)
+def test_what_changes_while_a_request_waits_reaches_the_policy(change: Any, field: str, value: Any) -> None:
+    here = seat(EntropicPolicy())
+    waits = request("a")
+    here.queued(waits, retracted=False)
+    before = here.facts_of_waiting([waits])[0]
+    assert here.facts_of_waiting([waits])[0] is before
+    assert getattr(before, field) != value
+    change(waits, here)
+    after = here.facts_of_waiting([waits])[0]
+    assert getattr(after, field) == value
+    assert after.prompt_tokens == 10
+
+
+def _retract_at(req: Any, here: Seat, clock: int) -> None:
+    here.token_clock = clock
+    here.queued(req, retracted=True)
+
+
 @pytest.mark.parametrize("way", ["finished", "aborted", "withdrawn"])
 def test_nothing_is_kept_of_a_request_that_is_gone(way: str) -> None:
     policy = EntropicPolicy()

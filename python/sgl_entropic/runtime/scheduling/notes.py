@@ -32,6 +32,7 @@ class Notes:
         prefix_surprisal_nats: mean surprisal of that prefix; ``None`` while unknown.
         score: the policy's, term by term, when it was last admitted.
         score_traced: whether a trace record has carried it.
+        waiting_facts: what the policy was last told of it while it waited.
     """
 
     arrival: int
@@ -50,6 +51,7 @@ class Notes:
     prefix_surprisal_nats: float | None = None
     score: dict[str, float] | None = None
     score_traced: bool = True
+    waiting_facts: RequestFacts | None = None
 
     def report(self) -> dict[str, Any]:
         """For the response, once the request has ended."""
@@ -111,3 +113,19 @@ def facts_of(req: Any, notes: Notes, *, running: bool, deferred: bool = False) -
         held_steps=notes.held_steps,
         deferred=deferred,
     )
+
+
+def facts_of_waiting(req: Any, notes: Notes, *, deferred: bool) -> RequestFacts:
+    """What the policy may know of ``req`` while it waits: made anew only when something of it changed."""
+    known = notes.waiting_facts
+    if (
+        known is None
+        or known.cached_tokens != req.num_matched_prefix_tokens
+        or known.generated_tokens != len(req.output_ids)
+        or known.deferred != deferred
+        or known.waits_since_tokens != notes.waits_since_tokens
+        or known.prefix_surprisal_nats != notes.prefix_surprisal_nats
+        or known.max_new_tokens != req.sampling_params.max_new_tokens
+    ):
+        notes.waiting_facts = known = facts_of(req, notes, running=False, deferred=deferred)
+    return known

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from heapq import nlargest
 from typing import TYPE_CHECKING, Any
 
-from sgl_entropic.runtime.scheduling.notes import Notes, attach, facts_of, notes_of
+from sgl_entropic.runtime.scheduling.notes import Notes, attach, facts_of, facts_of_waiting, notes_of
 from sgl_entropic.scheduling import MOST_PLAYED, EntropicPolicy, RequestFacts, ServerFacts
 from sgl_entropic.trace.counters import Counters
 
@@ -197,9 +197,8 @@ class Seat:
 
     def facts_of_waiting(self, reqs: Sequence[Any]) -> list[RequestFacts]:
         """Facts of requests of the waiting queue."""
-        return [
-            facts_of(req, self._noted(req), running=False, deferred=req.rid in self._deferred) for req in reqs
-        ]
+        deferred = self._deferred
+        return [facts_of_waiting(req, self._noted(req), deferred=req.rid in deferred) for req in reqs]
 
     def facts_of_running(self, reqs: Sequence[Any]) -> list[RequestFacts]:
         """Facts of requests that hold KV."""
