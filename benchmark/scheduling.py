@@ -10,7 +10,8 @@ mixed_0.8, mixed_1.2  open loop, Poisson, at so much of capacity; log-normal len
 flood                 open loop above capacity on one hot prefix, and cold requests now and then
 clients               one heavy client that asks for much at once, three light ones
 trace                 replay of a trace in Mooncake's form, scaled (--trace FILE)
-tight                 closed loop, KV pool at 40 % of what the running requests need when they end
+tight                 closed loop, KV pool at 40 % of what the running requests need when they end; answers run to their limits
+tight_early           the same where half of the answers end before their limits, as the others of these loads do
 
   scheduling.py --trace mooncake.jsonl
   scheduling.py --workloads mixed_1.2 --rounds 1 --seconds 5 --capacity-requests 24 --warm-requests 8 --max-running-requests 4 --name ""
@@ -31,7 +32,7 @@ from harness import Claim, bootstrap_median, claim, measuring, run_facts, write_
 from scheduling_load import claims, inprocess
 from scheduling_load.runner import Findings, Run, kind_of
 from scheduling_load.servers import ARMS, COMMON, ENTROPIC
-from scheduling_load.workloads import MIXED, NAMES, TIGHT, TRACE, tight_pool_tokens
+from scheduling_load.workloads import MIXED, NAMES, TIGHTS, TRACE, tight_pool_tokens
 
 from sgl_entropic.models import resolve_model_path
 
@@ -111,7 +112,7 @@ def checked(it: argparse.ArgumentParser, arguments: Sequence[str] | None = None)
         (min(getattr(options, name) for name in sizes) < 1, "a size is below 1"),
         (min(getattr(options, name) for name in spans) <= 0, "a time, load or share is not above 0"),
         (
-            TIGHT in options.workloads and options.tight_clients >= options.tight_requests,
+            bool({*TIGHTS} & {*options.workloads}) and options.tight_clients >= options.tight_requests,
             "--tight-requests: more than --tight-clients, or the loop is never full",
         ),
         (

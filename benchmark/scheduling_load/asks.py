@@ -5,7 +5,7 @@ client knows: a regular expression asks for so many digits, of which the tokeniz
 the text is the last token. So an answer ends early as in real traffic, yet with the same number of tokens at every
 server; the server knows that a grammar ends the answer, and nothing it does with the pattern tells a scheduler when.
 
-Where memory is scarce, answers run to their limits although the server cannot count on it: the end of the text is biased
+Where memory is scarce, those that run to their limits do so although the server cannot count on it: the end of the text is biased
 out in place of ``ignore_eos``, which would tell SGLang that the whole limit is going to be needed.
 """
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from scheduling_load.measures import FIGURES, Figure, Sample, figures_of
 from scheduling_load.servers import ACTED, ENTROPIC, FCFS, HRRN, LPM
-from scheduling_load.workloads import CLIENTS, FLOOD, MIXED, NAMES, TIGHT, TRACE
+from scheduling_load.workloads import CLIENTS, FLOOD, MIXED, NAMES, TIGHT, TIGHT_EARLY, TRACE
 
 DRAWS = 2000
 Rounds = NDArray[np.int64]
@@ -49,6 +49,8 @@ CLAIMS = (
     Wanted("sched_p99_ttft_vs_hrrn", MIXED, "ttft_p99_s", HRRN, "<= 1.05"),
     Wanted("sched_tight_tps_vs_fcfs", (TIGHT,), "tokens_per_s", FCFS, ">= 1.15"),
     Wanted("sched_tight_recompute_vs_fcfs", (TIGHT,), "recomputed_tokens", FCFS, "<= 0.6"),
+    Wanted("sched_tight_early_tps_vs_fcfs", (TIGHT_EARLY,), "tokens_per_s", FCFS, ">= 1.15"),
+    Wanted("sched_tight_early_mean_vs_fcfs", (TIGHT_EARLY,), "latency_mean_s", FCFS, "<= 0.80"),
     Wanted("sched_trace_mean_vs_hrrn", (TRACE,), "latency_mean_s", HRRN, "<= 0.95"),
     Wanted("sched_trace_p99_vs_hrrn", (TRACE,), "latency_p99_s", HRRN, "<= 1.05"),
     Wanted("sched_trace_entropic_time_rate", (TRACE,), "tau_nats_per_s", HRRN, ">= 1.12"),
@@ -57,6 +59,8 @@ CLAIMS = (
 )
 BESIDE = (
     ("tight_window_tps_vs_fcfs", TIGHT, "window_tokens_per_s", FCFS),
+    ("tight_mean_vs_fcfs", TIGHT, "latency_mean_s", FCFS),
+    ("tight_early_window_tps_vs_fcfs", TIGHT_EARLY, "window_tokens_per_s", FCFS),
     ("trace_window_entropic_time_rate", TRACE, "window_tau_nats_per_s", HRRN),
     ("clients_jain_speed_vs_fcfs", CLIENTS, "jain_speed", FCFS),
     ("flood_cold_mean_ttft_vs_lpm", FLOOD, "cold_mean_ttft_s", LPM),

@@ -18,7 +18,17 @@ from scheduling_load import measures
 from scheduling_load.asks import Ask, require_digits
 from scheduling_load.client import Answer, ask_all
 from scheduling_load.servers import ARMS, ENTROPIC, FCFS, HRRN, LPM, awake, counters, require_acted, started
-from scheduling_load.workloads import CLIENTS, FLOOD, MIXED, TIGHT, TRACE, Maker, tight_pool_tokens
+from scheduling_load.workloads import (
+    CLIENTS,
+    FLOOD,
+    MIXED,
+    TIGHT,
+    TIGHT_EARLY,
+    TIGHTS,
+    TRACE,
+    Maker,
+    tight_pool_tokens,
+)
 from sgl_entropic.models import resolve_model_path
 from sgl_entropic.testing.servers import Server
 
@@ -30,6 +40,7 @@ COMPARED = {
     CLIENTS: (FCFS, ENTROPIC),
     TRACE: (HRRN, ENTROPIC),
     TIGHT: (FCFS, ENTROPIC),
+    TIGHT_EARLY: (FCFS, ENTROPIC),
 }
 WARM = -1
 CAPACITY = "capacity"
@@ -64,8 +75,9 @@ class Run:
         self._end_token_id = int(json.loads((model / "config.json").read_text())["eos_token_id"])
         self._prompts = WordPrompts.of_model(model)
         self._trace = self._read_trace()
-        roomy = [name for name in options.workloads if name != TIGHT]
-        self._groups = [group for group in (roomy, [TIGHT] if TIGHT in options.workloads else []) if group]
+        roomy = [name for name in options.workloads if name not in TIGHTS]
+        scarce = [name for name in options.workloads if name in TIGHTS]
+        self._groups = [group for group in (roomy, scarce) if group]
         steps = [(load, arm) for group in self._groups for load in group for arm in self._arms([load])]
         self._progress = Progress(steps * options.rounds)
         self.findings = Findings()
@@ -92,10 +104,10 @@ class Run:
             ArmError: a policy did not act as its server's flags say.
         """
         for group in self._groups:
-            flags = self._flags(tight=group == [TIGHT])
+            flags = self._flags(tight=group[0] in TIGHTS)
             arms = self._arms(group)
             # Capacity is that of fcfs.
-            names = list(dict.fromkeys([*([] if group == [TIGHT] else [FCFS]), *arms]))
+            names = list(dict.fromkeys([*([] if group[0] in TIGHTS else [FCFS]), *arms]))
             entropic = shlex.split(self._options.entropic_flags)
             self._progress.say(f"starting {', '.join(names)} for {', '.join(group)}")
             with started(names, self._folder / group[0], flags, entropic) as servers:
@@ -118,7 +130,7 @@ class Run:
         for server in servers.values():
             with awake(server):
                 ask_all(server.url, self._warm(group), "warm", self._options.max_running_requests)
-        for load in dict.fromkeys(kind_of(load) for load in group if load not in (TIGHT, CLIENTS)):
+        for load in dict.fromkeys(kind_of(load) for load in group if load not in (*TIGHTS, CLIENTS)):
             self._measure_capacity(load, servers[FCFS])
         if CLIENTS in group and kind_of(MIXED[0]) not in self.findings.capacity:
             self._measure_capacity(kind_of(MIXED[0]), servers[FCFS])
@@ -137,8 +149,8 @@ class Run:
 
     def _warm(self, group: list[str]) -> list[Ask]:
         maker, count = self._maker("warm", WARM), self._options.warm_requests
-        if group == [TIGHT]:
-            return maker.tight(count, self._end_token_id)
+        if group[0] in TIGHTS:
+            return maker.tight(count, self._end_token_id, early=TIGHT_EARLY in group)
         asks = maker.mixed(count, 1.0)
         # One of a client, so that a server that refuses those is found out at once.
         return [*asks, *(maker.clients(1.0, 1.0)[-1:] if CLIENTS in group else [])]
@@ -155,8 +167,8 @@ class Run:
             return maker.clients(
                 seconds, options.clients_load * seconds * found[kind_of(MIXED[0])]["output_tokens_per_s"]
             )
-        if load == TIGHT:
-            return maker.tight(options.tight_requests, self._end_token_id)
+        if load in TIGHTS:
+            return maker.tight(options.tight_requests, self._end_token_id, early=load == TIGHT_EARLY)
         if load == TRACE:
             begin = max(number, 0) * options.trace_requests
             rows = (
@@ -184,7 +196,7 @@ class Run:
 
     def _one(self, number: int, load: str, arm: str, server: Server) -> None:
         asks = self._asks(load, number)
-        clients = self._options.tight_clients if load == TIGHT else None
+        clients = self._options.tight_clients if load in TIGHTS else None
         with awake(server):
             before = counters(server)
             answers = ask_all(server.url, asks, f"{number}/{load}", clients)

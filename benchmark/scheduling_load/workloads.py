@@ -12,8 +12,9 @@ from twin_parts.prompts import Prompts
 from scheduling_load.asks import HEAVY, LIGHT, Ask, Lengths, limit_of, poisson
 
 MIXED = ("mixed_0.8", "mixed_1.2")
-TIGHT, FLOOD, TRACE, CLIENTS = "tight", "flood", "trace", "clients"
-NAMES = (*MIXED, FLOOD, CLIENTS, TRACE, TIGHT)
+FLOOD, TRACE, CLIENTS = "flood", "trace", "clients"
+TIGHT, TIGHT_EARLY = TIGHTS = ("tight", "tight_early")
+NAMES = (*MIXED, FLOOD, CLIENTS, TRACE, *TIGHTS)
 
 PROMPTS = Lengths(64, 1.0, 4, 512)
 ANSWERS = Lengths(64, 1.0, 4, 384)
@@ -129,11 +130,11 @@ class Maker:
             asks += self.asks(rng, times, (LIGHT_PROMPTS, LIGHT_ANSWERS), f"{LIGHT}_{client}")
         return in_order(asks)
 
-    def tight(self, count: int, end_token_id: int) -> list[Ask]:
-        """For a closed loop; every answer runs to its limit, and the server cannot know."""
+    def tight(self, count: int, end_token_id: int, *, early: bool = False) -> list[Ask]:
+        """For a closed loop; answers run to their limits, and the server cannot know. Half of them do not if ``early``."""
         lengths = (TIGHT_PROMPTS, TIGHT_ANSWERS)
-        asks = self.asks(self.rng, [0.0] * count, lengths, "tight", hidden=0.0)
-        return [replace(ask, never_token_id=end_token_id) for ask in asks]
+        asks = self.asks(self.rng, [0.0] * count, lengths, "tight", hidden=0.5 if early else 0.0)
+        return [ask if ask.hidden else replace(ask, never_token_id=end_token_id) for ask in asks]
 
     def trace(self, rows: Sequence[dict[str, object]], scale: mooncake.Scale, *, limit: int) -> list[Ask]:
         """The replay of ``rows``; every answer ends before one and the same ``limit``."""

@@ -12,10 +12,9 @@ from scheduling_parts.entropic import Entropic
 from sgl_entropic.scheduling import SchedulingSettings
 
 OURS = "entropic"
-EXPECTS = "entropic_expects"
 NEUTRAL = "entropic_neutral"
 _BASELINES = {"fcfs": Fcfs, "lpm": Lpm, "hrrn": Hrrn, "sjf": Sjf, "srpt": Srpt, "vtc": Vtc}
-ARMS = (*_BASELINES, OURS, EXPECTS, NEUTRAL)
+ARMS = (*_BASELINES, OURS, NEUTRAL)
 
 
 def make_policy(name: str, settings: Mapping[str, float] | None = None) -> Policy:
@@ -26,8 +25,8 @@ def make_policy(name: str, settings: Mapping[str, float] | None = None) -> Polic
     """
     if name == NEUTRAL:
         return Entropic(SchedulingSettings.neutral(), admits=False)
-    if name in (OURS, EXPECTS):
-        return Entropic(_settings(settings or {}), expects=name == EXPECTS)
+    if name == OURS:
+        return Entropic(_settings(settings or {}))
     return _BASELINES[name]()
 
 

@@ -43,7 +43,7 @@ class Fcfs:
             for job in engine.running
         )
 
-    def answer(self, job: Job, most_new: int) -> float:  # noqa: ARG002 -- of the protocol
+    def answer(self, engine: Engine, batch: Sequence[Job], job: Job, most_new: int) -> float:  # noqa: ARG002
         """All of it."""
         return float(most_new)
 

@@ -43,8 +43,8 @@ class Policy(Protocol):
         """KV slots that admission leaves free for what runs."""
         ...
 
-    def answer(self, job: Job, most_new: int) -> float:
-        """KV slots that admission charges for the answer of a job that may generate ``most_new`` more."""
+    def answer(self, engine: Engine, batch: Sequence[Job], job: Job, most_new: int) -> float:
+        """KV slots that admission charges for the answer of a job that may generate ``most_new`` more, beside ``batch``."""
         ...
 
     def started(self, engine: Engine, jobs: Sequence[Job]) -> None:
@@ -189,7 +189,7 @@ class Engine:
             locked = before - cache.available_tokens
             uncached = job.context - cached
             most_new = min(max(job.most_new - job.generated, 0), machine.clip_tokens)
-            answer = self.policy.answer(job, most_new)
+            answer = self.policy.answer(self, [one for one, _ in batch], job, most_new)
             if uncached + answer + 1 + locked >= room:
                 cache.unlock(job.ids[:blocks])
                 self._full = bool(batch or self.running)

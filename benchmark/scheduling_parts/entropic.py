@@ -8,6 +8,7 @@ each the same from a request's second token on.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from heapq import nlargest
 
 from scheduling_parts.baselines import Fcfs
@@ -15,8 +16,8 @@ from scheduling_parts.engine import Engine
 from scheduling_parts.job import Job
 from sgl_entropic.scheduling import MOST_PLAYED, EntropicPolicy, RequestFacts, SchedulingSettings, ServerFacts
 
-# One object for each job, brought up to date in place: making a frozen one of 16 fields costs more than most
-# decisions. The policy reads facts during a call and keeps none.
+# One object for each job that runs, brought up to date in place: making a frozen one of 16 fields costs more than most
+# decisions, and of those that run the policy keeps none. Those of the queue it keeps: one that changed is made anew.
 _set_generated, _set_cached, _set_queued, _set_held, _set_flow = (
     RequestFacts.__dict__[name].__set__
     for name in ("generated_tokens", "cached_tokens", "waits_since_tokens", "held_steps", "flow_nats")
@@ -32,13 +33,12 @@ class Entropic(Fcfs):
     Args:
         settings: of the policy.
         admits: whether its forecast of memory replaces ``new_token_ratio``.
-        expects: whether admission charges for a newcomer the longest of several foreseen answers, not its limit.
     """
 
-    def __init__(self, settings: SchedulingSettings, *, admits: bool = True, expects: bool = False) -> None:
+    def __init__(self, settings: SchedulingSettings, *, admits: bool = True) -> None:
         self.policy = EntropicPolicy(settings)
         self.replan_steps = settings.replan_steps if settings.hold else 0
-        self._admits, self._expects = admits, expects
+        self._admits, self._foresees = admits, False
         self._passes = self._steps = 0
 
     def order(self, engine: Engine) -> list[Job]:
@@ -73,24 +73,27 @@ class Entropic(Fcfs):
 
     def reserve(self, engine: Engine) -> float:
         """What the policy foresees, if it is asked."""
+        self._foresees = False
         if not self._admits:
             return super().reserve(engine)
-        if not engine.running:
-            return 0.0
         most = sum([job.most_new - job.generated for job in engine.running])
         if engine.cache.available_tokens - most > _most_needed(engine):
             # No future needs more, and even so all that may start fits: nothing to foresee.
             return float(most)
-        facts = [_running_facts(job, engine) for job in engine.running]
-        return float(self.policy.admission_tokens(facts, _server_facts(engine)))
+        self._foresees = True
+        return float(self._peak(engine, ()))
 
-    def answer(self, job: Job, most_new: int) -> float:
-        """Its limit, or what the policy foresees."""
-        if not self._expects:
-            return super().answer(job, most_new)
-        # nothing of the server counts for the peak of one alone
-        alone = self.policy.admission_tokens([_waiting_facts(job)], ServerFacts(0, 0, 1, 1, 1))
-        return float(min(most_new, alone))
+    def answer(self, engine: Engine, batch: Sequence[Job], job: Job, most_new: int) -> float:
+        """Its limit, or what it adds to the peak of all that run and of ``batch``, as the server charges it."""
+        if not self._foresees:
+            return super().answer(engine, batch, job, most_new)
+        adds = self._peak(engine, (*batch, job)) - self._peak(engine, batch)
+        return float(min(max(adds, min(most_new, 1)), most_new))
+
+    def _peak(self, engine: Engine, new: Sequence[Job]) -> int:
+        facts = [_running_facts(job, engine) for job in engine.running]
+        facts += [_waiting_facts(job) for job in new]
+        return self.policy.admission_tokens(facts, _server_facts(engine)) if facts else 0
 
     def started(self, engine: Engine, jobs: Sequence[Job]) -> None:
         """Say what starts, and before whom."""
@@ -157,6 +160,13 @@ def _facts(job: Job, cached: int) -> RequestFacts:
 
 
 def _waiting_facts(job: Job) -> RequestFacts:
+    known = job.memo
+    if isinstance(known, RequestFacts) and (
+        known.cached_tokens != job.cached
+        or known.generated_tokens != job.generated
+        or known.waits_since_tokens != job.queued_clock
+    ):
+        job.memo = replace(known)
     return _facts(job, job.cached)
 
 

@@ -399,9 +399,8 @@ def test_a_file_without_the_arms_is_refused(tmp_path: Path) -> None:
 def test_what_is_foreseen_is_left_out_only_where_all_fits_anyway() -> None:
     class Asked(Entropic):
         def reserve(self, engine: Engine) -> float:
-            facts = [entropic._running_facts(job, engine) for job in engine.running]
-            server = entropic._server_facts(engine)
-            return float(self.policy.admission_tokens(facts, server)) if facts else 0.0
+            self._foresees = True
+            return float(self._peak(engine, ()))
 
     requests = workloads.mixed(4, 200).at_rate(6.0)
     for pool_tokens in (3_000, 6_000, 20_000):

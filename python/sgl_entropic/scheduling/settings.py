@@ -47,7 +47,7 @@ class SchedulingSettings:
     hold_gain: float = 0.1
     hold_hysteresis: float = 0.2
     replan_steps: int = 8
-    admission_scenarios: int = 8
+    admission_scenarios: int = 16
 
     def __post_init__(self) -> None:
         """Refuse what no policy can mean.

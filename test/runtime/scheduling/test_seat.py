@@ -202,7 +202,11 @@ def test_chunks_after_the_first_start_nothing_again() -> None:
         (lambda req, here: setattr(req, "num_matched_prefix_tokens", 7), "cached_tokens", 7),
         (lambda req, here: req.output_ids.extend([1, 2, 3]), "generated_tokens", 3),
         (lambda req, here: setattr(req.sampling_params, "max_new_tokens", 5), "max_new_tokens", 5),
-        (lambda req, here: setattr(notes_of(req), "prefix_surprisal_nats", 1.5), "prefix_surprisal_nats", 1.5),
+        (
+            lambda req, here: setattr(notes_of(req), "prefix_surprisal_nats", 1.5),
+            "prefix_surprisal_nats",
+            1.5,
+        ),
         (lambda req, here: here.order([req, request("b")], {"a"}), "deferred", True),
         (lambda req, here: _retract_at(req, here, 40), "waits_since_tokens", 40),
     ],
