@@ -17,7 +17,6 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmark"))
 from scheduling_parts import (
     baselines,
     compare,
-    entropic,
     fleet,
     measured,
     measures,
