@@ -87,6 +87,7 @@ def mean_latency_ms(
                 clock_ms += token * waiting[0].uncached_tokens
                 tokens += waiting[0].uncached_tokens
                 running.append(waiting.popleft())
+                policy.observe_started(running[-1], waiting, server(step, tokens))
             continue
         policy.hold(running, len(waiting), server(step, tokens))
         clock_ms += step_fixed + row * len(running)
@@ -101,7 +102,10 @@ def mean_latency_ms(
 def test_long_prompts_with_short_answers_end_earlier_a_few_at_a_time() -> None:
     random = np.random.default_rng(0)
     requests = known(random.integers(300, 900, 24).tolist(), random.integers(5, 40, 24).tolist())
-    paced = mean_latency_ms(policy_of(DEAR_PREFILL, hold=False), requests, DEAR_PREFILL)
+    policy = policy_of(DEAR_PREFILL, hold=False)
+    for _ in range(20):
+        policy.tail_wait.observe(40_000)
+    paced = mean_latency_ms(policy, requests, DEAR_PREFILL)
     stock = mean_latency_ms(policy_of(DEAR_PREFILL, hold=False, pace=False), requests, DEAR_PREFILL)
     assert paced < 0.85 * stock
 
@@ -170,6 +174,18 @@ def test_one_that_is_due_behind_an_older_one_waits_for_no_plan() -> None:
     waiting = known([600] * 12, [20] * 12)
     waiting[0] = dataclasses.replace(waiting[0], waits_since_tokens=300)
     assert paced(policy_of(DEAR_PREFILL, max_wait_tokens=100), waiting, clock=350) == MOST
+
+
+def test_one_that_has_waited_long_for_this_traffic_waits_for_no_plan() -> None:
+    policy = policy_of(DEAR_PREFILL)
+    for _ in range(400):
+        policy.tail_wait.observe(600)
+    waiting = known([600] * 12, [20] * 12)
+    assert paced(policy, waiting, clock=150) < MOST
+    # The learnt tail lies about the one wait that was seen.
+    assert paced(policy, waiting, clock=600) == MOST
+    waiting[1:] = [dataclasses.replace(one, waits_since_tokens=600) for one in waiting[1:]]
+    assert paced(policy, waiting, clock=600) == MOST
 
 
 lengths = st.tuples(st.integers(1, 3000), st.integers(0, 500))

@@ -21,7 +21,7 @@ from sgl_entropic.scheduling.priority import Estimates, Score, Terms
 from sgl_entropic.scheduling.remaining import RemainingBelief
 from sgl_entropic.scheduling.score_cache import ScoreCache
 from sgl_entropic.scheduling.settings import SchedulingSettings
-from sgl_entropic.scheduling.start import StartPlanner
+from sgl_entropic.scheduling.start import WAITED_LONG, StartPlanner
 from sgl_entropic.scheduling.traffic import Columns, FloatArray
 from sgl_entropic.scheduling.waits import TailWait
 
@@ -111,7 +111,8 @@ class EntropicPolicy:
         """
         if not self.settings.pace or not running or not first:
             return server.most_running
-        priority, latest = first[0].priority, server.token_clock - self.settings.max_wait_tokens
+        longest = min(self.settings.max_wait_tokens, WAITED_LONG * self.tail_wait.tokens)
+        priority, latest = first[0].priority, server.token_clock - longest
         if any(request.priority < priority for request in running) or any(
             # Not the head alone: an older one that was retracted stands before it, and is not due.
             request.priority == priority
@@ -121,7 +122,7 @@ class EntropicPolicy:
             )
             for request in first
         ):
-            # Whom a bound or the user puts first waits for no plan.
+            # Who has waited long, or is put first by a bound or the user, waits for no plan.
             return server.most_running
         plan = self.pacing.plan
         if plan is None or self.pacing.is_due(server.decode_steps):

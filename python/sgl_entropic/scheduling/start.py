@@ -27,6 +27,12 @@ from sgl_entropic.scheduling.traffic import Columns, FloatArray
 
 MOST_PLAYED = 16
 """Waiting requests that are played one by one."""
+WAITED_LONG = 0.5
+"""Share of the traffic's tail wait after which a request waits for no plan.
+
+Fewer at a time get less done, and who comes last pays for that of all before: the mean gains most of what pace can give
+while waits are short, the tail loses once they are long.
+"""
 
 
 @dataclass(frozen=True, slots=True)
