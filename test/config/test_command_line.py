@@ -73,6 +73,7 @@ def examples(tmp_path: Path) -> dict[str, tuple[str, Any]]:
         "scheduling.client_weight": ("2", 2.0),
         "scheduling.max_wait_tokens": ("1", 1),
         "scheduling.max_overtaken_tokens": ("0", 0),
+        "scheduling.tier_margin": ("0.3", 0.3),
         "scheduling.max_held_steps": ("7", 7),
         "attention.enabled": ("on", True),
         "attention.policy": ("streaming", "streaming"),

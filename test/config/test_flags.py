@@ -38,6 +38,7 @@ def test_names() -> None:
         "scheduling.client_weight": "--entropic-scheduling-client-weight",
         "scheduling.max_wait_tokens": "--entropic-scheduling-max-wait-tokens",
         "scheduling.max_overtaken_tokens": "--entropic-scheduling-max-overtaken-tokens",
+        "scheduling.tier_margin": "--entropic-scheduling-tier-margin",
         "scheduling.max_held_steps": "--entropic-scheduling-max-held-steps",
         "attention.enabled": "--entropic-attention",
         "attention.policy": "--entropic-attention-policy",

@@ -228,6 +228,44 @@ def test_batches_given_up_without_a_play_would_not_have_been_run(
     assert plan() == full
 
 
+def tiered(lengths: list[int], tiers: list[int]) -> list[RequestFacts]:
+    return [dataclasses.replace(one, tier=tier) for one, tier in zip(known(lengths), tiers, strict=True)]
+
+
+def running_of(policy: EntropicPolicy, requests: list[RequestFacts]) -> set[int]:
+    held = policy.hold(requests, 0, server())
+    assert held
+    return set(range(len(requests))) - held
+
+
+def test_a_reduced_batch_is_of_one_tier_where_that_costs_little() -> None:
+    # Two run at a time. The third is 8 % longer than the second, and of the tier of the first.
+    requests = tiered([10, 12, 13, *range(300, 780, 40)], [2, 0, 2, *[0, 2] * 6])
+    for margin, expected, grouped in ((0.0, {0, 1}, 0), (0.05, {0, 1}, 0), (0.2, {0, 2}, 1)):
+        policy = policy_of(ROWS_COST, tier_margin=margin)
+        assert running_of(policy, requests) == expected
+        assert policy.holding.plan is not None
+        assert policy.holding.plan.grouped == grouped
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 600), st.integers(0, 2)), min_size=4, max_size=16),
+    st.floats(0.01, 0.9),
+)
+def test_no_answer_goes_before_one_that_is_shorter_by_more_than_the_margin(
+    shapes: list[tuple[int, int]], margin: float
+) -> None:
+    requests = tiered(*map(list, zip(*shapes, strict=True)))
+    policy = policy_of(ROWS_COST, tier_margin=margin)
+    held = policy.hold(requests, 0, server())
+    left = [one.most_remaining_tokens for one in requests]
+    running = [tokens for index, tokens in enumerate(left) if index not in held]
+    if held:
+        assert (1.0 - margin) * max(running) <= min(left[index] for index in held) + 1e-9
+    same = policy_of(ROWS_COST).hold(tiered([tokens for tokens, _ in shapes], [1] * len(shapes)), 0, server())
+    assert len(same) >= len(held)
+
+
 def test_while_a_plan_that_holds_nobody_rests_there_is_nothing_to_ask() -> None:
     policy = policy_of(FIXED_COSTS)
     running = known([10, 500, 20, 400] * 4)

@@ -20,6 +20,7 @@ def test_names_and_zeros() -> None:
             "ordered_queues",
             "overtaken_requests",
             "held_rows",
+            "tier_grouped_rows",
             "paced_starts",
             "predicted_reserves",
             "retracted_requests",

@@ -104,6 +104,15 @@ class SchedulingConfig(Section):
             description="Tokens of work of later requests that may be started before a waiting one.",
         ),
     ] = 16_384
+    tier_margin: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=0.9,
+            description="How much longer an answer of the gravity tier that most of a reduced batch is in may be and still "
+            "run with it, as a share; 0 does not group by tier.",
+        ),
+    ] = 0.0
     max_held_steps: Annotated[
         int, Field(ge=1, le=100_000, description="Most decode steps in a row that a request is left out of.")
     ] = 64

@@ -28,6 +28,7 @@ class RequestFacts:
             by the server since its start.
         waits_since_tokens: reading of the token clock when it was last queued (its arrival, or its retraction).
         held_steps: decode steps it has been left out of in a row; 0 while it waits.
+        tier: gravity tier of its last token, larger where the text is more decided; 0 where that is not known.
         deferred: it would compute a prefix that an earlier request of the queue computes now, and find it cached later.
     """
 
@@ -47,6 +48,7 @@ class RequestFacts:
     waits_since_tokens: int = 0
     held_steps: int = 0
     deferred: bool = False
+    tier: int = 0
 
     @property
     def context_tokens(self) -> int:

@@ -25,7 +25,7 @@ from sgl_entropic.scheduling.demand import Demand
 from sgl_entropic.scheduling.facts import RequestFacts, ServerFacts
 from sgl_entropic.scheduling.remaining import RemainingBelief
 from sgl_entropic.scheduling.settings import SchedulingSettings
-from sgl_entropic.scheduling.traffic import Columns, FloatArray
+from sgl_entropic.scheduling.traffic import Columns, FloatArray, IntArray
 
 FUTURES = 6
 SHARES = (0.75, 0.5, 0.25, 0.125)
@@ -51,12 +51,14 @@ class HoldPlan:
         most_at_once: rows of a step.
         rank: place of each request; the first ``most_at_once`` that still run go on.
         gain: predicted saving of mean latency against running all, as a share.
+        grouped: how many run that would not if tiers were left out of it.
     """
 
     decode_step: int
     most_at_once: int
     rank: dict[str, int]
     gain: float
+    grouped: int = 0
 
     @property
     def holds(self) -> bool:
@@ -145,10 +147,21 @@ class HoldPlanner:
         expected = np.where(was_held, expected, expected * (1.0 - self._settings.hold_hysteresis))
         order = np.lexsort((columns.arrival, expected))
         at_once, gain = self._best(columns.take(order), waiting_count, cost, tried)
+        grouped = 0
         if gain < needed:
             at_once, gain = count, 0.0
+        elif self._settings.tier_margin > 0.0:
+            tiers = np.array([request.tier for request in running])
+            closer = _grouped_order(
+                order, at_once, expected, tiers, columns.arrival, self._settings.tier_margin
+            )
+            again, its_gain = self._best(columns.take(closer), waiting_count, cost, {at_once: tried[at_once]})
+            if again == at_once and its_gain >= needed:
+                # What the batch is to gain by being of one tier is not in the play: the plan has to pay without it.
+                grouped = len(set(closer[:at_once].tolist()) - set(order[:at_once].tolist()))
+                order, gain = closer, its_gain
         rank = {running[index].key: place for place, index in enumerate(order.tolist())}
-        return HoldPlan(server.decode_steps, at_once, rank, gain)
+        return HoldPlan(server.decode_steps, at_once, rank, gain, grouped)
 
     def _worth_playing(
         self, running: Sequence[RequestFacts], waiting_count: int, cost: StepCost, needed: float
@@ -198,3 +211,16 @@ class HoldPlanner:
             if gain > best_gain:
                 best, best_gain = at_once, gain
         return best, best_gain
+
+
+def _grouped_order(
+    order: IntArray, at_once: int, expected: FloatArray, tiers: IntArray, arrival: FloatArray, margin: float
+) -> IntArray:
+    """Return ``order`` anew with those of the commonest tier of its first ``at_once`` counted as shorter by ``margin``, [n].
+
+    A batch of one tier can leave out together the work that its text does not need. Of two tiers as common the more
+    decided one is meant.
+    """
+    common = max(tiers.tolist(), key=lambda tier: (np.count_nonzero(tiers[order[:at_once]] == tier), tier))
+    closer: IntArray = np.lexsort((arrival, np.where(tiers == common, (1.0 - margin) * expected, expected)))
+    return closer

@@ -29,6 +29,8 @@ class SchedulingSettings:
         hold_gain: least predicted saving of mean latency, as a share, for which any is held.
         hold_hysteresis: how much shorter a held request must be than a running one to change places, as a share.
         replan_steps: decode steps between two plans of what to hold.
+        tier_margin: how much longer a request of the gravity tier that most of a reduced batch is in may be and still run with
+            it, as a share; 0 leaves tiers out of it.
         admission_scenarios: futures drawn for the peak of KV need; the highest counts.
     """
 
@@ -47,6 +49,7 @@ class SchedulingSettings:
     hold_gain: float = 0.1
     hold_hysteresis: float = 0.2
     replan_steps: int = 8
+    tier_margin: float = 0.0
     admission_scenarios: int = 16
 
     def __post_init__(self) -> None:
@@ -62,7 +65,7 @@ class SchedulingSettings:
         for name in ("max_wait_tokens", "max_held_steps", "replan_steps", "admission_scenarios"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"scheduling.{name} is {getattr(self, name)}: it has to be at least 1")
-        for name in ("wait_quantile", "hold_hysteresis"):
+        for name in ("wait_quantile", "hold_hysteresis", "tier_margin"):
             if getattr(self, name) >= 1.0:
                 raise ConfigError(f"scheduling.{name} is {getattr(self, name)}: it has to be below 1")
 

@@ -21,6 +21,7 @@ class Counters:
         ordered_queues: waiting queues sorted by the scheduling policy.
         overtaken_requests: waiting requests that a later one was started before, summed over the starts.
         held_rows: rows left out of a decode step.
+        tier_grouped_rows: rows that a plan runs because they are of the batch's gravity tier.
         paced_starts: passes over the queue that ended at the pace although a place was free.
         predicted_reserves: admissions that kept a predicted amount of memory free.
         retracted_requests: requests that gave up their KV, whoever chose them.
@@ -60,6 +61,7 @@ class Counters:
     ordered_queues: int = 0
     overtaken_requests: int = 0
     held_rows: int = 0
+    tier_grouped_rows: int = 0
     paced_starts: int = 0
     predicted_reserves: int = 0
     retracted_requests: int = 0

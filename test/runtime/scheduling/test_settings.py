@@ -21,5 +21,6 @@ def test_each_setting_arrives_and_no_other_changes() -> None:
         if name in ("enabled", "retraction", "admission"):  # of the process, not of the policy
             continue
         value = False if name in ("hold", "pace") else getattr(default, name) + 1
+        value = 0.5 if name == "tier_margin" else value
         changed = settings_of(SchedulingConfig(**{name: value}))
         assert changed == dataclasses.replace(SchedulingSettings(), **{names.get(name, name): value})

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from sgl_entropic.gravity.settings import Tier
 from sgl_entropic.runtime.request_state import state_of
 from sgl_entropic.scheduling.facts import RequestFacts
 
 _ATTRIBUTE = "_sgl_entropic_scheduling"
+_MORE_DECIDED: dict[Tier, int] = {"weak": 0, "medium": 1, "strong": 2}
 
 
 @dataclass(slots=True)
@@ -112,6 +114,7 @@ def facts_of(req: Any, notes: Notes, *, running: bool, deferred: bool = False) -
         waits_since_tokens=notes.waits_since_tokens,
         held_steps=notes.held_steps,
         deferred=deferred,
+        tier=0 if state.narrative is None else _MORE_DECIDED[state.narrative.tier],
     )
 
 

@@ -267,7 +267,11 @@ class Seat:
         """Rows of the running batch to leave out of this step."""
         if self.policy is None or not self.chooses_holds:
             return frozenset()
+        before = self.policy.holding.plan
         rows = self.policy.hold(self.facts_of_running(reqs), waiting, self.server())
+        plan = self.policy.holding.plan
+        if plan is not None and plan is not before:
+            self.counters.tier_grouped_rows += plan.grouped
         for row, req in enumerate(reqs):
             notes = self._noted(req)
             notes.held_steps = notes.held_steps + 1 if row in rows else 0

@@ -28,6 +28,7 @@ def settings_of(config: SchedulingConfig) -> SchedulingSettings:
         hold=config.hold,
         pace=config.pace,
         max_held_steps=config.max_held_steps,
+        tier_margin=config.tier_margin,
     )
 
 
