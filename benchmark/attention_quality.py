@@ -6,6 +6,9 @@ variants in one batch after one prefill. Two sentences with codes are hidden in 
 
   attention_quality.py --text wikitext.txt
   attention_quality.py --text wikitext.txt --contexts 6 --long-contexts 0 --name ""
+  attention_quality.py --claims-from results/attention_quality.json
+
+The last makes the claims of a result file anew, from its own samples and settings, and changes nothing else in it.
 """
 
 from __future__ import annotations
@@ -14,7 +17,8 @@ import argparse
 import json
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +27,7 @@ from attention_quality_parts import documents, measures, plot, report, variants
 from attention_quality_parts.bootstrap import EmptyError
 from attention_quality_parts.forced import MOST_STEPS, prefill, slots_needed
 from attention_quality_parts.model import Model
-from harness import measuring, run_facts, write_result
+from harness import Claim, measuring, print_claims, run_facts, write_result
 from tokenizers import Tokenizer
 from twin_parts.progress import Progress
 
@@ -32,12 +36,15 @@ from sgl_entropic.models import resolve_model_path
 from sgl_entropic_kernels.native import library
 
 KEEPS = [0.75, 0.5, 0.35, 0.25]
+NOT_SETTINGS = ("text", "claims_from", "plot")
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     it = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    it.add_argument("--text", type=Path, required=True, help="running text, 250,000 tokens for the defaults")
+    source = it.add_mutually_exclusive_group(required=True)
+    source.add_argument("--text", type=Path, help="running text, 250,000 tokens for the defaults")
+    source.add_argument("--claims-from", type=Path, metavar="FILE", help="a result file; nothing is measured")
     it.add_argument("--name", default="attention_quality", help="of the result; an empty one writes none")
     it.add_argument("--parts", nargs="+", default=list(measures.PARTS), choices=measures.PARTS)
     it.add_argument("--keeps", nargs="+", type=float, default=KEEPS, help="shares of the context to read")
@@ -115,7 +122,7 @@ class Measurement:
 
 def described(options: argparse.Namespace) -> dict[str, Any]:
     """The settings, for the result file."""
-    plain = {name: value for name, value in vars(options).items() if name not in ("text", "plot")}
+    plain = {name: value for name, value in vars(options).items() if name not in NOT_SETTINGS}
     return {
         "settings": plain,
         "text": options.text.name,
@@ -125,9 +132,32 @@ def described(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def claims_of(samples: Sequence[report.Sample], settings: Mapping[str, Any]) -> list[Claim]:
+    """Of the contexts and the long ones of a run with these settings."""
+    seed = settings["seed"]
+    return [
+        *report.claims(samples, settings["context"], seed),
+        *report.long_claims(samples, settings["long_context"], seed),
+    ]
+
+
+def made_later(content: dict[str, Any]) -> dict[str, Any]:
+    """A result file with its claims made anew from its own samples; facts, tables and samples are as they were."""
+    made = claims_of(report.stored(content), content["settings"])
+    print_claims(made)
+    note = "made from the samples of this file after the run, by --claims-from"
+    return {"claims": [asdict(one) for one in made], "claims_note": note} | {
+        name: value for name, value in content.items() if name not in ("claims", "claims_note")
+    }
+
+
 def main() -> None:
     """Command line."""
     options = parser().parse_args()
+    if options.claims_from is not None:
+        content = made_later(json.loads(options.claims_from.read_text()))
+        options.claims_from.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
+        return
     lengths = checked(options)
     if options.plot is not None:
         plot.require()
@@ -139,7 +169,7 @@ def main() -> None:
         measurement = Measurement(options, lengths)
         measurement.run(partial)
         rows = report.rows(measurement.samples, options.keeps, options.seed)
-        made = report.claims(measurement.samples, options.context, options.seed)
+        made = claims_of(measurement.samples, vars(options))
     print(report.table(rows), end="\n\n")
     below = report.below_every_baseline(rows)
     for where, is_below in below.items():

@@ -39,7 +39,9 @@ def parser() -> argparse.ArgumentParser:
     it.add_argument("--name", default="attention_structured", help="of the result; an empty one writes none")
     it.add_argument("--count", type=int, default=60, help="schemas")
     it.add_argument("--preamble-tokens", type=int, default=1500)
-    it.add_argument("--tokens", type=int, default=192, help="most of a document")
+    it.add_argument(
+        "--tokens", type=int, default=512, help="most of a document; what is cut says nothing of its validity"
+    )
     it.add_argument("--keeps", nargs="+", type=float, default=[0.5, 0.25])
     it.add_argument("--policies", nargs="+", default=list(POLICIES), choices=POLICIES)
     it.add_argument("--clients", type=int, default=8)
@@ -96,8 +98,29 @@ def figures_of(contents: list[dict[str, Any]], rows: list[schemas.Row], *, prune
             schemas.outcome_of(choice, row["schema"]) for choice, row in zip(choices, rows, strict=True)
         ],
         "texts": [choice["message"]["content"] for choice in choices],
-        "keep_ratio": float(np.mean(shares)) if shares else 1.0,
+        "tokens": [content["usage"]["completion_tokens"] for content in contents],
+        "shares": shares or [1.0] * len(choices),
     }
+
+
+def samples_of(found: dict[str, dict[str, Any]], rows: list[schemas.Row]) -> list[dict[str, Any]]:
+    """What became of each document, by variant."""
+    dense = found[DENSE]["texts"]
+    return [
+        {
+            "schema": row["id"],
+            **{
+                name: {
+                    "outcome": one["outcomes"][at],
+                    "tokens": one["tokens"][at],
+                    "keep_ratio": one["shares"][at],
+                    "as_dense": one["texts"][at] == dense[at],
+                }
+                for name, one in found.items()
+            },
+        }
+        for at, row in enumerate(rows)
+    ]
 
 
 def share_interval(found: list[bool], seed: int) -> tuple[float, tuple[float, float]]:
@@ -137,26 +160,22 @@ def main() -> None:
     for name, one in found.items():
         valid, interval = share_interval([o == "valid" for o in one["outcomes"]], options.seed)
         same = float(np.mean([a == b for a, b in zip(one["texts"], dense["texts"], strict=True)]))
-        table[name] = {
-            "valid": valid,
-            "interval": interval,
-            "as_dense": same,
-            "keep_ratio": one["keep_ratio"],
-        }
+        read = float(np.mean(one["shares"]))
+        table[name] = {"valid": valid, "interval": interval, "as_dense": same, "keep_ratio": read}
         table[name]["outcomes"] = dict(Counter(one["outcomes"]))
-        print(
-            f"{name:16} {one['keep_ratio']:6.3f} {valid:6.3f} [{interval[0]:.3f}, {interval[1]:.3f}] {same:9.3f}"
-        )
+        print(f"{name:16} {read:6.3f} {valid:6.3f} [{interval[0]:.3f}, {interval[1]:.3f}] {same:9.3f}")
         if name == "mixed 0.5":
             pairs = zip(one["outcomes"], dense["outcomes"], strict=True)
             worse, limits = share_interval([a != "valid" and b == "valid" for a, b in pairs], options.seed)
             claims.append(claim("prune_json_lost_r50", worse, limits, "share", "<= 0.02"))
     if options.name and claims:
-        content = {
-            "settings": {"count": len(rows), "preamble_tokens": options.preamble_tokens},
-            "table": table,
+        settings = {
+            "count": len(rows),
+            "preamble_tokens": options.preamble_tokens,
+            "tokens": options.tokens,
         }
-        write_result(options.name, claims, facts, [], **content)
+        samples = samples_of(found, rows)
+        write_result(options.name, claims, facts, samples, settings=settings, table=table)
 
 
 if __name__ == "__main__":

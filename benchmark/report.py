@@ -24,7 +24,9 @@ HEADLINES = {
     "prune_tps_8x2k": "Attention pruned to half over dense, tokens per second, 8 clients with 2,000 tokens",
     "prune_tps_8x6k": "8 clients with 6,000 tokens",
     "prune_dnll_r50_nats": "its loss on running text",
-    "prune_needle_recall_r50": "its needle recall",
+    "prune_needle_recall_r50": "digits of hidden codes that it recalls",
+    "prune_needle_codes_r50": "hidden codes that it recalls whole, where reading all recalls every one",
+    "prune_dnll_vs_best_r50": "its loss on running text less that of the best other policy",
     "prune_kl_vs_quest_r50": "its KL divergence over that of Quest",
     "prune_json_lost_r50": "documents valid under a schema when dense, and lost by it",
     "sampling_rms_vs_fixed": "Held entropy's distance from its target over that of the best fixed temperature",
@@ -38,7 +40,7 @@ HEADLINES = {
     "sched_flood_longest_wait_vs_lpm": "over `lpm`, longest wait beside a flood on one prefix",
     "evict_server_recompute_vs_lru": "Eviction by return time over LRU, prompt tokens computed",
     "evict_server_ttft_p90_vs_lru": "p90 of the time to the first token",
-    "evict_surprisal_vs_placebo": "what surprisal adds to its hits",
+    "evict_surprisal_vs_placebo": "its hits with surprisals drawn at random over the same shuffled: a check, no evidence",
     "gravity_tps_ratio": "Narrative gravity on over off, tokens per second",
 }
 

@@ -14,8 +14,8 @@ from sgl_entropic.attention.settings import POLICIES
 _PANELS = {
     "kl": "KL from dense, nats",
     "dnll": "surprisal less dense, nats",
-    "needle": "recall, first question",
-    "second": "recall, second question",
+    "needle": "digits recalled, first question",
+    "second": "digits recalled, second question",
 }
 __all__ = ["require", "write"]
 

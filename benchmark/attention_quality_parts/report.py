@@ -130,32 +130,66 @@ def below_every_baseline(made: Sequence[Row]) -> dict[str, bool]:
     return found
 
 
+class _Measured:
+    """The figures of the contexts of one length."""
+
+    def __init__(self, samples: Sequence[Sample], context_tokens: int) -> None:
+        self._samples = [s for s in samples if s.context_tokens == context_tokens]
+
+    def of(self, figure: str, policy: Policy, keep: float) -> list[float] | None:
+        """One figure of one variant; ``None`` where it was not measured."""
+        name = Variant(policy, keep).name
+        if not self._samples or figure not in self._samples[0].figures.get(name, {}):
+            return None
+        return [sample.figures[name][figure] for sample in self._samples]
+
+
 def claims(samples: Sequence[Sample], context_tokens: int, seed: int) -> list[Claim]:
     """Of the contexts of one length, as far as their figures were measured."""
-
-    def of(figure: str, policy: Policy, keep: float) -> list[float] | None:
-        name = Variant(policy, keep).name
-        chosen = [s for s in samples if s.context_tokens == context_tokens]
-        there = chosen and figure in chosen[0].figures.get(name, {})
-        return column(samples, context_tokens, name, figure) if there else None
-
+    measured = _Measured(samples, context_tokens)
     result = []
     for name, baseline, bar in (
         ("prune_kl_vs_streamingllm_r50", "streaming", "<= 0.9"),
         ("prune_kl_vs_quest_r50", "quest", "<= 1"),
     ):
-        ours, theirs = of("kl", OURS, 0.5), of("kl", baseline, 0.5)  # type: ignore[arg-type]
+        ours, theirs = measured.of("kl", OURS, 0.5), measured.of("kl", baseline, 0.5)  # type: ignore[arg-type]
         if ours is not None and theirs is not None:
             result.append(claim(name, *bootstrap.ratio(ours, theirs, seed), "ratio", bar))
+    return [*result, *_losses(measured, seed, "")]
+
+
+def long_claims(samples: Sequence[Sample], context_tokens: int, seed: int) -> list[Claim]:
+    """What is lost and what is found in the long contexts, by the same bars."""
+    return _losses(_Measured(samples, context_tokens), seed, f"_{context_tokens // 1000}k")
+
+
+def _losses(measured: _Measured, seed: int, ending: str) -> list[Claim]:
+    result = []
     for name, figure, keep, unit, bar in (
         ("prune_dnll_r50_nats", "dnll", 0.5, "nats", "<= 0.05"),
         ("prune_needle_recall_r50", "needle", 0.5, "share", ">= 0.98"),
         ("prune_needle_recall_r25", "needle", 0.25, "share", ">= 0.8"),
+        ("prune_needle_codes_r50", "needle", 0.5, "share", ">= 0.98"),
+        ("prune_needle_codes_r25", "needle", 0.25, "share", ">= 0.8"),
     ):
-        values = of(figure, OURS, keep)
-        if values is not None:
-            result.append(claim(name, *bootstrap.mean(values, seed), unit, bar))
+        values = measured.of(figure, OURS, keep)
+        if values is None:
+            continue
+        if "_codes_" in name:
+            values = whole(values)
+        result.append(claim(f"{name}{ending}", *bootstrap.mean(values, seed), unit, bar))
+    others = [measured.of("dnll", policy, 0.5) for policy in POLICIES if policy != OURS]
+    ours, theirs = measured.of("dnll", OURS, 0.5), [other for other in others if other is not None]
+    if ours is not None and theirs:
+        best = min(theirs, key=sum)
+        found = bootstrap.difference(ours, best, seed)
+        result.append(claim(f"prune_dnll_vs_best_r50{ending}", *found, "nats", "<= 0"))
     return result
+
+
+def whole(recalls: Sequence[float]) -> list[float]:
+    """1 for each code of which all digits are right, else 0."""
+    return [float(recall >= 1.0) for recall in recalls]
 
 
 def in_lines(made: Sequence[Row]) -> list[Row]:
@@ -178,6 +212,29 @@ def compact(samples: Sequence[Sample]) -> dict[str, Any]:
         depths = [_line([s.depths[at] for s in chosen]) for at in (0, 1)]
         result[str(tokens)] = {"depths": depths, **variants}
     return result
+
+
+def stored(content: dict[str, Any]) -> list[Sample]:
+    """The samples of a result file: the inverse of :func:`compact`, but for what that has rounded."""
+    result = []
+    for tokens, of_length in content["samples"].items():
+        depths = [_numbers(line) for line in of_length["depths"]]
+        figures = {
+            name: {figure: _numbers(line) for figure, line in lines.items()}
+            for name, lines in of_length.items()
+            if name != "depths"
+        }
+        for at, (first, second) in enumerate(zip(*depths, strict=True)):
+            of_context = {
+                name: {figure: values[at] for figure, values in of_variant.items()}
+                for name, of_variant in figures.items()
+            }
+            result.append(Sample(int(tokens), (first, second), of_context))
+    return result
+
+
+def _numbers(line: str) -> list[float]:
+    return [float(word) for word in line.split()]
 
 
 def _line(values: Sequence[float]) -> str:

@@ -93,6 +93,23 @@ def test_entropy_decides_the_share() -> None:
     assert steps[-1].reason == "ratio"
 
 
+def test_the_end_of_the_answer_is_reckoned_with() -> None:
+    """Of a long interval only so much growth counts as the answer has steps left."""
+    settings = AttentionSettings(
+        min_keep_ratio=0.1, reference_entropy_nats=10.0, score_interval_steps=1000, spike_entropy_nats=20.0
+    )
+
+    def read(left: int | None) -> float:
+        step = Pruning(settings).step(5, 1000, lambda _: 5.0, flat, left)
+        assert step.selection is not None
+        return step.selection.tokens(1000, settings.block_tokens)
+
+    # A share of 0.55 of 1,000 tokens, in blocks of 16.
+    assert 534 < read(1) <= 550
+    assert 534 < read(11) + 5 <= 553
+    assert 100 <= read(None) < read(400) < read(11)
+
+
 def test_attention_is_measured_a_step_before_it_is_needed() -> None:
     settings = AttentionSettings(
         policy="attention", min_keep_ratio=0.3, max_keep_ratio=0.3, score_interval_steps=8

@@ -89,6 +89,7 @@ def hidden_by(surprisal: list[float | None], policy: str, prompt_tokens: int, ou
     """Positions that the step of each output token from the first decoded one on may see, by the pure rule."""
     settings = AttentionSettings(
         policy=policy,
+        min_keep_ratio=0.4,
         recent_tokens=32,
         recent_share=RECENT_SHARES[policy],  # type: ignore[arg-type, index]
         score_interval_steps=INTERVAL,
@@ -208,6 +209,7 @@ def test_it_is_transformers_with_the_same_rule(pruned: Server, model_path: str, 
     surprisal = np.array([np.nan if value is None else value for value in known], dtype=np.float32)
     settings = AttentionSettings(
         policy=policy,  # type: ignore[arg-type]
+        min_keep_ratio=0.4,
         recent_tokens=32,
         recent_share=0.0,
         score_interval_steps=INTERVAL,
@@ -258,8 +260,9 @@ def test_counters_say_what_was_read(pruned: Server, counters: Callable[[Server],
     assert acted["read_tokens"] / acted["context_tokens"] == pytest.approx(
         found["attention"]["keep_ratio"], abs=1e-3
     )
-    # The first step reads all.
-    assert 0.36 < (found["attention"]["keep_ratio"] * 29 - 1) / 28 <= 0.4
+    # The first step reads all. Whole blocks, and up to 7 tokens since they were chosen, come on top of the share.
+    assert 0.4 <= (found["attention"]["keep_ratio"] * 29 - 1) / 28 < 0.46
+    assert min(found["keep_ratio"][2:]) >= 0.4
 
 
 def test_the_share_follows_the_entropy(pruned: Server) -> None:
@@ -311,6 +314,58 @@ def test_other_requests_get_exact_keys_only(pruned: Server) -> None:
     dense = ask(pruned, prompt(9), 40, entropic={"attention_pruning": False})
     more = ask(pruned, prompt(9) + dense["text"] + " and", 4, entropic={"attention_pruning": False})
     assert more["meta_info"]["cached_tokens"] > dense["meta_info"]["prompt_tokens"] + 20
+
+
+FACTS = {
+    "the secret access code of Lisbon": "48213",
+    "the inventory number of the old bridge": "70596",
+}
+"""What is told in a document, early and late, and what a question about it has to find."""
+
+
+def document(sentences: int = 72) -> str:
+    """Some 1,400 tokens of story with both facts hidden in it."""
+    told = []
+    for at in range(sentences):
+        one, other, place, thing = (WORDS[(at * step + at * at // 3) % len(WORDS)] for step in (1, 3, 5, 11))
+        told.append(
+            f"On day {at + 1} the {one} went past the {other} to the {place} and looked for a {thing}."
+        )
+    for (fact, code), share in zip(FACTS.items(), (0.3, 0.7), strict=True):
+        told.insert(round(share * sentences), f"{fact.capitalize()} is {code}.")
+    return " ".join(told)
+
+
+@pytest.mark.parametrize("policy", ["mixed", "surprisal"])
+def test_two_questions_share_one_cached_document(pruned: Server, policy: str) -> None:
+    """Each is answered from the cached document as from one that was computed for it alone, and finds its own fact."""
+    text = document()
+    half = {"min_keep_ratio": 0.5, "max_keep_ratio": 0.5, "attention_policy": policy}
+
+    def answer(fact: str) -> Any:
+        question = f"\nQuestion: What is {fact}?\nAnswer: {fact.capitalize()} is"
+        return ask(pruned, text + question, 24, entropic=half)
+
+    alone = {}
+    for fact in FACTS:
+        pruned.empty_cache()
+        alone[fact] = answer(fact)
+        assert alone[fact]["meta_info"]["cached_tokens"] == 0
+    pruned.empty_cache()
+    tokens = ask(pruned, text, 1, entropic={"attention_pruning": False})["meta_info"]["prompt_tokens"]
+    one_by_one = [answer(fact) for fact in FACTS]
+    with ThreadPoolExecutor(len(FACTS)) as pool:
+        at_once = list(pool.map(answer, FACTS))
+    for (fact, code), *answers in zip(FACTS.items(), one_by_one, at_once, strict=True):
+        assert code in alone[fact]["text"]
+        for found in answers:
+            assert tokens - 16 <= found["meta_info"]["cached_tokens"]
+            assert found["output_ids"] == alone[fact]["output_ids"]
+            report = found["meta_info"]["entropic"]["attention"]
+            assert report == alone[fact]["meta_info"]["entropic"]["attention"]
+            assert report["pruned_steps"] >= 20
+            assert 0.5 <= found["meta_info"]["entropic"]["keep_ratio"][-1] < 0.52
+    assert pruned.slots_left_over() == 0
 
 
 def test_everything_at_once_leaks_nothing(pruned: Server) -> None:
@@ -369,6 +424,17 @@ def test_bad_parameters_are_refused_on_every_route(pruned: Server, entropic: Any
             messages=[{"role": "user", "content": "x"}],
             extra_body={"custom_params": {"entropic": entropic}},
         )
+
+
+def test_the_end_of_an_openai_stream_says_what_was_read(pruned: Server) -> None:
+    client = openai.OpenAI(base_url=pruned.url + "/v1", api_key="none", timeout=TIMEOUT_S)
+    body = {"custom_params": {"entropic": {**FIXED, "return_summary": True}}, "ignore_eos": True}
+    stream = client.completions.create(
+        model="default", prompt=prompt(12), max_tokens=20, temperature=0, stream=True, extra_body=body
+    )
+    found = [chunk.choices[0].entropic for chunk in stream if hasattr(chunk.choices[0], "entropic")]
+    assert len(found) == 1
+    assert found[0]["attention"]["pruned_steps"] == 18
 
 
 def test_asking_without_the_flag_is_refused(server: Server) -> None:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sgl_entropic.runtime.response import PROMPT_FIELDS, TOKEN_FIELDS, ResponseReadings
+from sgl_entropic.runtime.response import (
+    END_FIELDS,
+    PROMPT_FIELDS,
+    REQUEST_FIELDS,
+    TOKEN_FIELDS,
+    ResponseReadings,
+)
 
 values = st.lists(st.one_of(st.none(), st.floats(0.0, 12.0)), max_size=4)
 
@@ -55,6 +63,14 @@ def test_parts_can_be_left_out() -> None:
     assert readings.document() == {**tokens, **prompt, "summary": {"tokens": 1}}
     assert readings.document(with_prompt=False, with_summary=False) == tokens
     assert readings.document(with_prompt=False) == {**tokens, "summary": {"tokens": 1}}
+
+
+def test_the_page_on_answers_names_every_field() -> None:
+    page = (Path(__file__).parents[2] / "docs/reference/requests.md").read_text()
+    _, _, answers = page.partition("## Answers")
+    table = [line.split("|")[1] for line in answers.partition("### Streams")[0].splitlines() if "|" in line]
+    named = set(re.findall(r"`(\w+)`", " ".join(table)))
+    assert named == {*TOKEN_FIELDS, *REQUEST_FIELDS, *PROMPT_FIELDS, *END_FIELDS, "output_index"}
 
 
 def test_a_later_chunk_without_summary_keeps_it() -> None:

@@ -130,6 +130,14 @@ def test_a_prompt_that_comes_after_the_first_tokens_is_shown() -> None:
     assert one.increment(0, finished=True) is None
 
 
+def test_what_comes_with_the_summary_is_shown_at_the_end() -> None:
+    one = ResponseCollector(RequestParams())
+    document = {"summary": SUMMARY, "scheduling": {"wait_tokens": 3}, "attention": {"keep_ratio": 0.5}}
+    one.note(response(document))
+    assert one.increment(0, finished=False) is None
+    assert one.increment(0, finished=True) == document
+
+
 def test_a_summary_alone_is_shown_at_the_end() -> None:
     one = collector()
     one.note(response({"summary": SUMMARY}))

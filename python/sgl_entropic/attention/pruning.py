@@ -71,6 +71,7 @@ class Pruning:
         length: int,
         entropy_at: Callable[[int], float | None],
         contribution: Callable[[int], Floats],
+        steps_left: int | None = None,
     ) -> Reading:
         """Decide what the step that computes output token ``output_index`` reads.
 
@@ -81,6 +82,7 @@ class Pruning:
                 ``output_index - LAG_TOKENS`` is asked for.
             contribution: gives ``[layers, blocks]`` for so many first blocks of the context; one layer where each step
                 chooses by its query.
+            steps_left: steps that the answer may still take, this one included; ``None`` where nobody knows.
         """
         known = output_index - LAG_TOKENS
         entropy = entropy_at(known) if known >= 0 else None
@@ -98,14 +100,18 @@ class Pruning:
             return Reading(None, "measure")
         self._scored_at, self._selection = output_index, None
         if ratio < 1.0:
-            self._selection = self._choose(contribution(whole_blocks(length, settings)), length, ratio)
+            self._selection = self._choose(
+                contribution(whole_blocks(length, settings)), length, ratio, steps_left
+            )
         return Reading(self._selection, "ratio" if self._selection is None else "kept", rescored=True)
 
-    def _choose(self, contribution: Floats, length: int, ratio: float) -> Selection | QueryChoice | None:
+    def _choose(
+        self, contribution: Floats, length: int, ratio: float, steps_left: int | None
+    ) -> Selection | QueryChoice | None:
         if self.by_query:
-            choice = choice_by_query(contribution[0], length, ratio, self.settings)
+            choice = choice_by_query(contribution[0], length, ratio, self.settings, steps_left)
             return None if choice.budget == choice.blocks else choice
-        chosen = select(contribution, length, ratio, self.settings)
+        chosen = select(contribution, length, ratio, self.settings, steps_left)
         return None if chosen.kept.all() else chosen
 
     def _reads_all(self, length: int, entropy: float | None) -> Reason | None:

@@ -71,20 +71,36 @@ def sink_blocks(settings: AttentionSettings) -> int:
     return math.ceil(settings.sink_tokens / settings.block_tokens)
 
 
-def block_budget(length: int, ratio: float, settings: AttentionSettings) -> int:
-    """Blocks to keep before the tail so that at most ``ratio`` of the context is read until blocks are chosen anew.
+def block_budget(
+    length: int, ratio: float, settings: AttentionSettings, steps_left: int | None = None
+) -> int:
+    """Blocks to keep before the tail.
 
-    The sinks are kept in any case. ``length`` is that of the first step; the tail grows in those that follow, which counts.
+    As many as make at most ``ratio`` of the context on the mean of the steps until blocks are chosen anew or the answer ends:
+    the tail grows by a token a step, which counts. More where that is less than ``min_keep_ratio`` of ``length``, since the
+    answer may end sooner than it has to; a share only rises as the tail grows. The sinks are kept in any case.
+
+    Args:
+        length: tokens of the context in the first of these steps.
+        ratio: share of the context to keep.
+        settings: of the request.
+        steps_left: steps that the answer may still take, the first of these included; ``None`` where nobody knows.
     """
-    blocks = whole_blocks(length, settings)
-    tail = length - blocks * settings.block_tokens
-    grown = (settings.score_interval_steps - 1) / 2
-    wanted = (ratio * (length + grown) - tail - grown) / settings.block_tokens
-    # A rounding error does not make a share that is reached exactly one that is exceeded.
-    return min(blocks, max(math.floor(wanted + 1e-9), sink_blocks(settings)))
+    blocks, size = whole_blocks(length, settings), settings.block_tokens
+    tail = length - blocks * size
+    steps = settings.score_interval_steps
+    if steps_left is not None:
+        steps = max(1, min(steps, steps_left))
+    grown = (steps - 1) / 2
+    # A rounding error does not make a share that is reached exactly one that is exceeded, or missed.
+    most = math.floor((ratio * (length + grown) - tail - grown) / size + 1e-9)
+    least = math.ceil((settings.min_keep_ratio * length - tail) / size - 1e-9)
+    return min(blocks, max(most, least, sink_blocks(settings)))
 
 
-def choice_by_query(bonus: Floats, length: int, ratio: float, settings: AttentionSettings) -> QueryChoice:
+def choice_by_query(
+    bonus: Floats, length: int, ratio: float, settings: AttentionSettings, steps_left: int | None = None
+) -> QueryChoice:
     """The shares of ``ratio`` of ``length`` tokens, for a kernel that chooses the blocks itself.
 
     Args:
@@ -92,13 +108,20 @@ def choice_by_query(bonus: Floats, length: int, ratio: float, settings: Attentio
         length: tokens of the context.
         ratio: share of ``length`` to keep.
         settings: of the request.
+        steps_left: as :func:`block_budget` says.
     """
-    budget, sinks, recent = _shares(length, ratio, settings)
+    budget, sinks, recent = _shares(length, ratio, settings, steps_left)
     assert len(bonus) == whole_blocks(length, settings)
     return QueryChoice(len(bonus), budget, sinks, recent, bonus)
 
 
-def select(contribution: Floats, length: int, ratio: float, settings: AttentionSettings) -> Selection:
+def select(
+    contribution: Floats,
+    length: int,
+    ratio: float,
+    settings: AttentionSettings,
+    steps_left: int | None = None,
+) -> Selection:
     """Keep the sinks, the most recent blocks, and the blocks of largest contribution, within ``ratio`` of ``length``.
 
     Args:
@@ -107,12 +130,13 @@ def select(contribution: Floats, length: int, ratio: float, settings: AttentionS
         length: tokens of the context.
         ratio: share of ``length`` to keep.
         settings: of the request.
+        steps_left: as :func:`block_budget` says.
 
     Ties go to the later block. With all that has to be kept beyond the ratio, that is kept and no more.
     """
     layers, blocks = contribution.shape
     assert blocks == whole_blocks(length, settings)
-    budget, sinks, recent = _shares(length, ratio, settings)
+    budget, sinks, recent = _shares(length, ratio, settings, steps_left)
     first_recent = blocks - recent
     kept = np.zeros((layers, blocks), dtype=np.bool_)
     kept[:, :sinks] = True
@@ -127,10 +151,12 @@ def select(contribution: Floats, length: int, ratio: float, settings: AttentionS
     return Selection(kept, blocks * settings.block_tokens)
 
 
-def _shares(length: int, ratio: float, settings: AttentionSettings) -> tuple[int, int, int]:
+def _shares(
+    length: int, ratio: float, settings: AttentionSettings, steps_left: int | None
+) -> tuple[int, int, int]:
     """Blocks before the tail: to keep in all, first ones, last ones."""
     blocks, size = whole_blocks(length, settings), settings.block_tokens
-    budget, sinks = block_budget(length, ratio, settings), min(sink_blocks(settings), blocks)
+    budget, sinks = block_budget(length, ratio, settings, steps_left), min(sink_blocks(settings), blocks)
     tail = length - blocks * size
     recent = math.ceil(settings.recent_share * (budget * size + tail) / size) - tail // size
     return budget, sinks, min(max(recent, 0), budget - sinks)

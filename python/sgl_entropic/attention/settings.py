@@ -27,7 +27,7 @@ class AttentionSettings:
 
     Attributes:
         policy: how the blocks to keep are chosen.
-        min_keep_ratio: share of the context that is kept when nothing is uncertain (``r_min``).
+        min_keep_ratio: share of the context that is kept when nothing is uncertain (``r_min``); no pruned step reads less.
         max_keep_ratio: share that is kept at most; beyond it, entropy asks for no more.
         reference_entropy_nats: entropy at which all is kept (``H_ref``).
         floor_entropy_nats: readings below it count as this much (``H_floor``): a guard against over-confident models.
@@ -37,7 +37,8 @@ class AttentionSettings:
         recent_share: share of the kept blocks that goes to the most recent ones, at least ``recent_tokens``.
         min_context_tokens: shorter contexts are read whole.
         score_interval_steps: steps after which the blocks are chosen anew.
-        spike_entropy_nats: a reading beyond it brings the whole context back at once.
+        spike_entropy_nats: a reading beyond it brings the whole context back at once; above 0, since no entropy falls below
+            a share of 0.
         calm_share: share of ``spike_entropy_nats`` that the entropy has to fall below to be pruned again.
     """
 

@@ -128,7 +128,11 @@ class AttentionConfig(Section):
     ] = None
     min_keep_ratio: Annotated[
         float,
-        Field(ge=0.01, le=1, description="Share of the context that is read when nothing is uncertain."),
+        Field(
+            ge=0.01,
+            le=1,
+            description="Share of the context that is read when nothing is uncertain; no step reads less.",
+        ),
     ] = 0.25
     max_keep_ratio: Annotated[
         float,
@@ -180,7 +184,7 @@ class AttentionConfig(Section):
     spike_entropy_nats: Annotated[
         float | None,
         Field(
-            ge=0,
+            ge=0.01,
             le=20,
             description="An entropy above this brings the whole context back at once; none is 0.6 ln V.",
         ),

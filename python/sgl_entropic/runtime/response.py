@@ -22,6 +22,8 @@ TOKEN_FIELDS = (
 )
 REQUEST_FIELDS = ("target_entropy_nats",)
 PROMPT_FIELDS = ("prompt_surprisal_nats", "prompt_entropy_nats")
+END_FIELDS = ("summary", "scheduling", "attention")
+"""Known when a request has finished; the others come with the summary."""
 
 
 @dataclass(slots=True)

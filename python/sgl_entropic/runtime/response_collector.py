@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sgl_entropic.request_params import RequestParams
-from sgl_entropic.runtime.response import INFO_KEY, PROMPT_FIELDS, REQUEST_FIELDS, TOKEN_FIELDS
+from sgl_entropic.runtime.response import END_FIELDS, INFO_KEY, PROMPT_FIELDS, REQUEST_FIELDS, TOKEN_FIELDS
 
 SCOPE_KEY = "sgl_entropic"
 
@@ -68,7 +68,7 @@ class ResponseCollector:
             news.update(prompt)
             self.prompts_shown.add(index)
         if finished and "summary" in document:
-            news["summary"] = document["summary"]
+            news.update({name: document[name] for name in END_FIELDS if name in document})
         self.shown[index] = end
         return news or None
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from array import array
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from pydantic import ValidationError
 
 from sgl_entropic.attention.pruning import Pruning
 from sgl_entropic.attention.settings import AttentionSettings
@@ -42,12 +42,15 @@ def planner(monkeypatch: pytest.MonkeyPatch) -> Planner:
     return made
 
 
-def request(*, pruned: bool = True, outputs: int = 40) -> Any:
-    state = RequestState(RequestParams(), pruning=RequestPruning(Pruning(SETTINGS)) if pruned else None)
+def request(
+    *, pruned: bool = True, outputs: int = 40, limit: int = 128, settings: AttentionSettings = SETTINGS
+) -> Any:
+    state = RequestState(RequestParams(), pruning=RequestPruning(Pruning(settings)) if pruned else None)
     for index in range(outputs):
         state.add(index, TokenReading(1.0, 1.0, 2.0, 1.0))
     made = SimpleNamespace(
         origin_input_ids=[1] * PROMPT,
+        sampling_params=SimpleNamespace(max_new_tokens=limit),
         output_ids=array("q", [1] * outputs),
         skip_radix_cache_insert=False,
         beam_group=None,
@@ -81,6 +84,21 @@ def test_a_pruned_row_and_its_neighbours(planner: Planner) -> None:
     read = one._sgl_entropic.pruning.read_at(10)
     assert read.tokens == len(chosen) * 16 + PROMPT + 10 - 544
     assert read.context_tokens == PROMPT + 10
+
+
+def test_a_request_is_charged_for_no_more_growth_than_it_may_have(planner: Planner) -> None:
+    """The share that is asked for, 0.55 for 1 nat of 2, at the start of an interval of 1,000 steps."""
+    settings = AttentionSettings(
+        policy="surprisal", min_keep_ratio=0.1, reference_entropy_nats=2.0, score_interval_steps=1000
+    )
+    read = []
+    for limit in (12, 128):
+        req = request(limit=limit, settings=settings)
+        assert planner.plan(batch([req], [1], [PROMPT + 10])) is not None
+        read.append(req._sgl_entropic.pruning.read_at(10).tokens / (PROMPT + 10))
+    assert 0.55 - 17 / 610 < read[0] <= 0.55
+    # 118 steps add 58.5 tokens on the mean, of which 0.45 are too many.
+    assert read[1] == pytest.approx(read[0] - 58 * 0.45 / 610, abs=17 / 610)
 
 
 def test_rows_of_beams_behind_the_requests_read_all(planner: Planner) -> None:
@@ -172,4 +190,10 @@ def test_what_a_server_cannot_be_set_to(
 ) -> None:
     with pytest.raises(ConfigError, match=said):
         check_config(AttentionConfig(enabled=True, **config), page_size, window, compiled=True)
-    assert not math.isnan(AttentionConfig().min_keep_ratio)
+
+
+def test_a_spike_is_above_an_entropy_that_others_fall_below() -> None:
+    """Beyond 0 nats all would be read for ever, as no entropy is below three quarters of that."""
+    with pytest.raises(ValidationError, match=r"spike_entropy_nats\s.*0\.01"):
+        AttentionConfig(spike_entropy_nats=0.0)
+    assert AttentionConfig(spike_entropy_nats=0.01).spike_entropy_nats == 0.01

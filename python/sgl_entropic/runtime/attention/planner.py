@@ -84,7 +84,9 @@ class Planner:
             return self._contribution(row, state, pruning, req, blocks)
 
         spikes = pruning.policy.spikes
-        reading = pruning.policy.step(output_index, length, state.entropy_at, contributed)
+        # SGLang has lowered what was asked for to what the model's context holds.
+        left = req.sampling_params.max_new_tokens - output_index
+        reading = pruning.policy.step(output_index, length, state.entropy_at, contributed, left)
         self.counters.attention_spikes += pruning.policy.spikes - spikes
         self.counters.rescored_contexts += reading.rescored
         if reading.selection is not None and not self.config.share_generated_kv:
