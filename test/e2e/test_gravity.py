@@ -220,6 +220,26 @@ def test_metrics_and_counters(heavy: Server, counters: Callable[[Server], dict[s
     assert state["gravity"]["fleet_share"] == 0.0
 
 
+def test_the_fleet_is_told_while_it_runs(heavy: Server) -> None:
+    """Some texts that count on, which reach the strong tier one by one, and nobody left at the end."""
+
+    def share() -> float:
+        info = httpx.get(heavy.url + "/server_info", timeout=TIMEOUT_S).json()
+        return float(info["internal_states"][0]["sgl_entropic"]["gravity"]["fleet_share"])
+
+    shares = []
+    with ThreadPoolExecutor(4) as pool:
+        running = [pool.submit(ask, heavy, COUNTING, 300) for _ in range(4)]
+        while not all(one.done() for one in running):
+            shares.append(share())
+        answers = [one.result() for one in running]
+    assert all("strong" in answer["meta_info"]["entropic"]["tier"] for answer in answers)
+    assert max(shares) > 0.0
+    possible = {among / of for of in range(1, 5) for among in range(of + 1)}
+    assert set(shares) <= possible
+    assert share() == 0.0
+
+
 def test_off_there_is_nothing_of_it(server: Server, heavy: Server) -> None:
     """The main server runs without: same tokens, same readings, no new keys."""
     plain, with_gravity = ask(server, PROMPTS[0]), ask(heavy, PROMPTS[0])

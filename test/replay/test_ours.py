@@ -7,6 +7,7 @@ import pytest
 
 from sgl_entropic.replay.cache import replay
 from sgl_entropic.replay.ours import Ours
+from sgl_entropic.replay.trace import build
 
 
 def _conversations(rounds: int) -> list[list[int]]:
@@ -35,6 +36,23 @@ def test_no_more_ghosts_than_allowed(trace_of, ghosts) -> None:
     assert len(policy._ghosts) == ghosts
     known = sum(visit is not None for visit in policy._visit)
     assert known <= 30 + ghosts
+
+
+def test_a_block_is_cut_short_until_a_longer_prompt_shows_it_whole() -> None:
+    """Its group after the first request does not depend on what comes later."""
+    short = {"timestamp": 0, "input_length": 6, "output_length": 1, "hash_ids": [1, 2]}
+    whole = {"timestamp": 9000, "input_length": 10, "output_length": 1, "hash_ids": [1, 2, 3]}
+    alone, followed = build([short], 4), build([short, whole], 4)
+    groups = []
+    for trace in (alone, followed):
+        policy = Ours(trace, np.full(len(trace.parent), np.nan))
+        policy.asks(trace.requests[0])
+        policy.served(0, trace.requests[0], 0)
+        groups.append(policy._group[:2])
+    assert groups[0] == groups[1]
+    assert groups[0][0] != groups[0][1]
+    policy.served(1, followed.requests[1], 2)
+    assert policy._group[0] == policy._group[1] != policy._group[2]
 
 
 def test_surprisal_does_nothing_outside_strong_gravity(trace_of) -> None:

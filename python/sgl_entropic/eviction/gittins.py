@@ -22,12 +22,18 @@ def gittins_index(hazard: FloatArray, widths_s: FloatArray) -> FloatArray:
         hazard: chance to return within an age of those that reached it, [group, age].
         widths_s: seconds of each age, [age].
     """
-    groups, ages = hazard.shape
-    index = np.zeros_like(hazard)
-    for age in range(ages):
-        survives = np.ones((groups, ages - age + 1))
-        np.cumprod(1.0 - hazard[:, age:], axis=1, out=survives[:, 1:])
+    ages = len(widths_s)
+    # All ages at once, one age more of the horizon after the other; those of a group lie in a column.
+    stays = np.ascontiguousarray(1.0 - hazard.T)
+    widths = widths_s[:, None]
+    index = np.zeros_like(stays)
+    survives, seconds = np.ones_like(stays), np.zeros_like(stays)
+    for horizon in range(ages):
+        begins = ages - horizon
+        before = survives[:begins]
+        after = before * stays[horizon:]
         # Returns are spread evenly over an age, so those that return stay for half of it.
-        seconds = np.cumsum((survives[:, :-1] + survives[:, 1:]) / 2 * widths_s[age:], axis=1)
-        index[:, age] = ((1.0 - survives[:, 1:]) / seconds).max(axis=1)
-    return index
+        seconds = seconds[:begins] + (before + after) / 2 * widths[horizon:]
+        np.maximum(index[:begins], (1.0 - after) / seconds, out=index[:begins])
+        survives = after
+    return np.ascontiguousarray(index.T)

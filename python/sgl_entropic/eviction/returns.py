@@ -17,8 +17,11 @@ import numpy as np
 from sgl_entropic.eviction.arrays import FloatArray
 from sgl_entropic.eviction.groups import GROUPS
 
-EDGES_S = (0.0, *(4.0 * 1.7**step for step in range(13)))
-"""Where the ages begin at which returns are counted [b], in seconds: 0, 4, 6.8 ... 2330, without an end."""
+EDGES_S = (0.0, *(4.0 * 1.7**step for step in range(20)))
+"""Where the ages begin at which returns are counted [b], in seconds: 0, 4, 6.8 ... 95,600, more than a day, without an end.
+
+Nodes of one group beyond the last edge are hardly told apart, so it has to lie beyond what any pool keeps.
+"""
 AGES = len(EDGES_S)
 MOST_OPEN_VISITS = 100_000
 """Visits that are followed at a time, at about 600 bytes each; beyond that the oldest are given up, as if just seen."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import time
 from collections.abc import Sequence
@@ -12,8 +13,8 @@ from pathlib import Path
 
 from sgl_entropic.errors import ConfigError, EntropicError
 from sgl_entropic.eviction import EvictionSettings
-from sgl_entropic.replay import arms, plot, surprisal, table, trace
-from sgl_entropic.replay.cache import replay
+from sgl_entropic.replay import arms, outputs, plot, surprisal, table, trace
+from sgl_entropic.replay.cache import check_pool, replay
 from sgl_entropic.replay.ours import GHOST_BLOCKS
 from sgl_entropic.replay.prefill import PrefillCost
 from sgl_entropic.replay.progress import Bar
@@ -27,7 +28,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run(arguments)
     except OSError as error:
-        print(f"error: {error.strerror}: {error.filename}", file=sys.stderr)
+        print(
+            f"error: {error.filename}: {error.strerror}" if error.filename else f"error: {error}",
+            file=sys.stderr,
+        )
         return 1
     except (EntropicError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -44,11 +48,15 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add = parser.add_argument
-    add("trace", type=Path, help="JSON lines: timestamp, input_length, output_length, hash_ids")
+    add(
+        "trace",
+        type=Path,
+        help="JSON lines, or those packed by gzip: timestamp, input_length, output_length, hash_ids",
+    )
     add("--pools", type=_positive, nargs="+", default=list(_POOLS), metavar="BLOCKS", help="pool sizes")
     add("--policies", nargs="+", choices=arms.NAMES, default=list(arms.NAMES), metavar="NAME", help="which")
     add("--block-tokens", type=_positive, default=trace.BLOCK_TOKENS, help="prompt tokens of a block")
-    add("--requests", type=_positive, help="only so many lines of the trace")
+    add("--requests", type=_positive, help="only so many requests of the trace, in the order of its lines")
     add("--skip", type=_natural, default=0, help="requests that warm the cache and are not counted")
     add("--running", type=_positive, default=1, help="requests that hold their blocks at a time")
     add("--slru-hits", type=_natural, default=1, help="hits after which SLRU protects")
@@ -67,43 +75,53 @@ def _parser() -> argparse.ArgumentParser:
     add("--gravity", type=_share, default=0.0, help="share of active requests in strong gravity")
     add("--ghosts", type=_natural, default=GHOST_BLOCKS, help="ours: evicted blocks it remembers")
     add("--work-weight", type=float, default=0.0, help="ours: exponent of the prefill work a token saves")
-    add("--seed", type=int, default=0, help="of synthetic and shuffled surprisal")
+    add("--seed", type=_natural, default=0, help="of synthetic and shuffled surprisal")
     add("--json", type=Path, metavar="FILE", help="write all figures")
     add("--plot", type=Path, metavar="FILE", help="write a picture")
     return parser
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    settings = _settings(arguments)
+    outputs.require(
+        {"--json": arguments.json, "--plot": arguments.plot},
+        {"the trace": arguments.trace, "--surprisal": arguments.surprisal},
+    )
     if arguments.plot is not None:
-        plot.require()
+        plot.require(arguments.plot)
     read = trace.read(arguments.trace, block_tokens=arguments.block_tokens, requests=arguments.requests)
     if arguments.skip >= len(read.requests):
         raise ConfigError(
             f"--skip is {arguments.skip}: less than the {len(read.requests)} requests is needed"
         )
-    rows = _replay_all(read, arguments)
+    check_pool(read, min(arguments.pools))
+    rows = _replay_all(read, arguments, settings)
     claims = table.summary(rows)
     print("\n".join(table.lines(rows)))
     for name, value in claims.items():
         print(f"{name}: {value:.4f}")
     if arguments.json is not None:
-        settings = {
+        given = {
             key: str(value) if isinstance(value, Path) else value for key, value in vars(arguments).items()
         }
-        text = json.dumps({"settings": settings, "rows": rows, "summary": claims}, indent=1)
-        arguments.json.write_text(text + "\n", encoding="utf-8")
+        text = json.dumps({"settings": given, "rows": rows, "summary": claims}, indent=1)
+        with outputs.told("--json", arguments.json):
+            arguments.json.write_text(text + "\n", encoding="utf-8")
     if arguments.plot is not None:
-        plot.write(arguments.plot, rows, arguments.trace.name)
+        with outputs.told("--plot", arguments.plot):
+            plot.write(arguments.plot, rows, arguments.trace.name)
     return 0
 
 
-def _replay_all(read: trace.Trace, arguments: argparse.Namespace) -> list[table.Row]:
-    settings = _settings(arguments)
-    known = (
-        surprisal.synthetic(read, arguments.seed)
-        if arguments.surprisal is None
-        else surprisal.read(arguments.surprisal, read)
-    )
+def _replay_all(
+    read: trace.Trace, arguments: argparse.Namespace, settings: arms.ArmSettings
+) -> list[table.Row]:
+    if not set(arms.READ_SURPRISAL) & set(arguments.policies):
+        known = surprisal.unknown(read)
+    elif arguments.surprisal is None:
+        known = surprisal.synthetic(read, arguments.seed)
+    else:
+        known = surprisal.read(arguments.surprisal, read)
     factories = arms.factories(read, known, settings)
     bar = Bar(len(arguments.pools) * len(arguments.policies) * len(read.requests))
     rows = []
@@ -127,8 +145,10 @@ def _replay_all(read: trace.Trace, arguments: argparse.Namespace) -> list[table.
 
 def _settings(arguments: argparse.Namespace) -> arms.ArmSettings:
     cost = PrefillCost(*arguments.ttft)
-    if min(asdict(cost).values()) < 0 or cost.p1_ms == 0:
-        raise ConfigError(f"--ttft is {arguments.ttft}: at least 0 is needed, and P1 above 0")
+    if not all(0 <= ms < math.inf for ms in asdict(cost).values()) or cost.p1_ms == 0:
+        raise ConfigError(
+            f"--ttft is {arguments.ttft}: finite numbers of at least 0 are needed, and P1 above 0"
+        )
     return arms.ArmSettings(
         cost,
         slru_hits=arguments.slru_hits,

@@ -15,6 +15,8 @@ from sgl_entropic.replay.trace import Trace
 
 PLAIN = ("lru", "slru", "t-lru")
 """What ours must never be worse than."""
+READ_SURPRISAL = ("ours", "ours-placebo")
+"""Which need to know surprisals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +47,7 @@ class ArmSettings:
 def factories(
     trace: Trace, surprisal_nats: FloatArray, settings: ArmSettings
 ) -> dict[str, Callable[[], Policy]]:
-    """What makes a fresh policy of each name, in the order of the table."""
-    placebo = surprisal.shuffled(surprisal_nats, settings.seed + 1)
+    """What makes a fresh policy of each name, in the order of the table; ``READ_SURPRISAL`` alone look at the surprisals."""
     threshold, following = settings.tlru_threshold_tokens, settings.tlru_next_tokens
 
     def ours(nats: FloatArray) -> Policy:
@@ -61,7 +62,7 @@ def factories(
         "hits-per-token": lambda: baselines.HitsPerToken(trace),
         "gdsf": lambda: baselines.Gdsf(trace, settings.cost),
         "ours": lambda: ours(surprisal_nats),
-        "ours-placebo": lambda: ours(placebo),
+        "ours-placebo": lambda: ours(surprisal.shuffled(surprisal_nats, settings.seed + 1)),
         "belady": lambda: baselines.Belady(trace),
     }
 

@@ -65,9 +65,23 @@ class TailLru(FixedRank):
 class HitsPerToken(FixedRank):
     """Least hits for each token of the block first."""
 
+    def __init__(self, trace: Trace) -> None:
+        super().__init__(trace)
+        self._tokens = [trace.block_tokens] * len(trace.parent)
+
+    def served(self, number: int, request: Request, matched: int) -> None:
+        """Note how long the blocks are, as far as has been seen."""
+        super().served(number, request, matched)
+        path = request.path
+        if matched < len(path):
+            self._tokens[path[-1]] = 0
+        for node in path[max(0, matched - 1) : -1]:
+            self._tokens[node] = self.trace.block_tokens
+        self._tokens[path[-1]] = max(self._tokens[path[-1]], request.last_tokens)
+
     def rank(self, node: int) -> tuple[float, int]:
         """Hits for each token, then last use."""
-        return self.hits[node] / self.trace.tokens[node], self.last[node]
+        return self.hits[node] / self._tokens[node], self.last[node]
 
 
 class Gdsf(FixedRank):

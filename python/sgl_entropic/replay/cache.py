@@ -31,6 +31,8 @@ class Cache:
         self._parent = trace.parent
         self._children = [0] * len(trace.parent)
         self._pins = [0] * len(trace.parent)
+        self._block_tokens = trace.block_tokens
+        self._short: dict[int, int] = {}
         self._policy = policy
 
     def matched(self, path: tuple[int, ...]) -> int:
@@ -39,6 +41,30 @@ class Cache:
             if not self.resident[node]:
                 return place
         return len(path)
+
+    def found_tokens(self, request: Request, matched: int) -> int:
+        """Tokens of the prompt that lie in its first ``matched`` blocks, which are resident.
+
+        Only the last of them can be a block that was shorter when it was computed: what has a block behind it is whole.
+        """
+        if not matched:
+            return 0
+        tokens = self._short.get(request.path[matched - 1], self._block_tokens)
+        if matched == len(request.path):
+            tokens = min(tokens, request.last_tokens)
+        return min(request.input_tokens, (matched - 1) * self._block_tokens + tokens)
+
+    def lengthen(self, request: Request, matched: int) -> None:
+        """The prompt has been computed: its blocks, of which ``matched`` were resident, are as long as it shows them."""
+        path = request.path
+        if matched and matched < len(path):
+            self._short.pop(path[matched - 1], None)
+        # What has just been inserted is whole unless it is put down here.
+        known = self._short.get(path[-1], self._block_tokens if matched == len(path) else 0)
+        if max(known, request.last_tokens) < self._block_tokens:
+            self._short[path[-1]] = max(known, request.last_tokens)
+        else:
+            self._short.pop(path[-1], None)
 
     def may_go(self, node: int) -> bool:
         """Whether ``node`` could be evicted now."""
@@ -64,6 +90,7 @@ class Cache:
             assert self.may_go(node), "a policy chose a block that has to stay"
             self.resident[node] = 0
             self.used_blocks -= 1
+            self._short.pop(node, None)
             parent = self._parent[node]
             if parent >= 0:
                 self._children[parent] -= 1
@@ -79,6 +106,20 @@ class Cache:
         if parent >= 0:
             self._children[parent] += 1
             self._policy.stays(parent)
+
+
+def check_pool(trace: Trace, pool_blocks: int) -> None:
+    """Fail before a replay rather than in it.
+
+    Raises:
+        ConfigError: a request alone is larger than the pool.
+    """
+    largest = max(range(len(trace.requests)), key=lambda number: len(trace.requests[number].path))
+    blocks = len(trace.requests[largest].path)
+    if blocks > pool_blocks:
+        raise ConfigError(
+            f"a pool of {pool_blocks} blocks cannot hold request {largest + 1} of the trace, which has {blocks}"
+        )
 
 
 def replay(
@@ -103,28 +144,24 @@ def replay(
     Raises:
         ConfigError: a request alone is larger than the pool.
     """
-    largest = max(range(len(trace.requests)), key=lambda number: len(trace.requests[number].path))
-    blocks = len(trace.requests[largest].path)
-    if blocks > pool_blocks:
-        raise ConfigError(
-            f"a pool of {pool_blocks} blocks cannot hold request {largest + 1} of the trace, which has {blocks}"
-        )
+    check_pool(trace, pool_blocks)
     cache, outcome, held = Cache(trace, policy, pool_blocks), Outcome(), deque[int]()
     for number, request in enumerate(trace.requests):
-        matched = _serve(cache, policy, number, request, held)
+        matched, found_tokens = _serve(cache, policy, number, request, held)
         while len(held) >= running:
             cache.unpin(held.popleft())
         if number >= skip:
-            outcome.count(request, matched, min(request.input_tokens, matched * trace.block_tokens))
+            outcome.count(request, matched, found_tokens)
         step()
     return outcome
 
 
-def _serve(cache: Cache, policy: Policy, number: int, request: Request, held: deque[int]) -> int:
+def _serve(cache: Cache, policy: Policy, number: int, request: Request, held: deque[int]) -> tuple[int, int]:
     path = request.path
     if not path:
-        return 0
+        return 0, 0
     matched = cache.matched(path)
+    found_tokens = cache.found_tokens(request, matched)
     policy.asks(request)
     if matched:
         cache.pin(path[matched - 1])
@@ -133,9 +170,10 @@ def _serve(cache: Cache, policy: Policy, number: int, request: Request, held: de
         cache.unpin(held.popleft())
     for node in path[matched:]:
         cache.insert(node)
+    cache.lengthen(request, matched)
     policy.served(number, request, matched)
     cache.pin(path[-1])
     held.append(path[-1])
     if matched:
         cache.unpin(path[matched - 1])
-    return matched
+    return matched, found_tokens

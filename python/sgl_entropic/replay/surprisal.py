@@ -2,48 +2,54 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from sgl_entropic.eviction.arrays import FloatArray
+from sgl_entropic.replay import jsonlines
 from sgl_entropic.replay.trace import Trace
 
+_FIELDS = ("hash_id", "surprisal_nats")
 _MEDIAN_NATS = 2.0
 _SPREAD = 0.5
 
 
 def synthetic(trace: Trace, seed: int) -> FloatArray:
     """Log-normal around 2 nats, drawn for each id without regard to its reuse [node]."""
-    ids, place = np.unique(np.array(trace.hash_id, dtype=np.int64), return_inverse=True)
-    drawn = _MEDIAN_NATS * np.random.default_rng(seed).lognormal(0.0, _SPREAD, len(ids))
-    values: FloatArray = drawn[place]
+    # Ids are numbered as they come: they may be hashes that no machine integer holds.
+    places: dict[int, int] = {}
+    place = [places.setdefault(one, len(places)) for one in trace.hash_id]
+    drawn = _MEDIAN_NATS * np.random.default_rng(seed).lognormal(0.0, _SPREAD, len(places))
+    values: FloatArray = drawn[np.array(place, dtype=np.int64)]
     return values
+
+
+def unknown(trace: Trace) -> FloatArray:
+    """NaN for all [node]."""
+    return np.full(len(trace.hash_id), math.nan)
 
 
 def read(path: Path, trace: Trace) -> FloatArray:
     """From JSON lines ``{"hash_id": id, "surprisal_nats": mean}`` [node]; NaN for ids that are not listed.
 
     Raises:
-        ValueError: a line is malformed; the text has its number.
-        OSError: the file cannot be read.
+        ValueError: a line is malformed, and the text has its number; or no id is of the trace.
+        OSError: the file cannot be opened.
     """
-    known: dict[int, float] = {}
-    with path.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
-            try:
-                row = json.loads(line)
-                hash_id, nats = int(row["hash_id"]), float(row["surprisal_nats"])
-            except (ValueError, TypeError, KeyError) as error:
-                raise ValueError(
-                    f'{path}, line {number}: {{"hash_id": id, "surprisal_nats": mean}} is needed'
-                ) from error
-            if not (math.isfinite(nats) and nats >= 0):
-                raise ValueError(f"{path}, line {number}: surprisal_nats is {nats}: at least 0 is needed")
-            known[hash_id] = nats
+    known = dict(jsonlines.read(path, _row))
+    if known.keys().isdisjoint(trace.hash_id):
+        raise ValueError(f"{path} holds no hash_id of the trace")
     return np.array([known.get(one, math.nan) for one in trace.hash_id])
+
+
+def _row(row: dict[str, Any]) -> tuple[int, float]:
+    missing = [field for field in _FIELDS if field not in row]
+    if missing:
+        raise ValueError(f'no {", ".join(missing)}: {{"hash_id": id, "surprisal_nats": mean}} is needed')
+    return jsonlines.identifier(row["hash_id"], "hash_id"), jsonlines.number(row, "surprisal_nats")
 
 
 def shuffled(surprisal_nats: FloatArray, seed: int) -> FloatArray:

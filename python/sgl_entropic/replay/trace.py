@@ -7,11 +7,11 @@ certain prefix: the same id behind another one is another node.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
+
+from sgl_entropic.replay import jsonlines
 
 BLOCK_TOKENS = 512
 NEVER = 1 << 60
@@ -21,12 +21,21 @@ _FIELDS = ("timestamp", "input_length", "output_length", "hash_ids")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request: when, the nodes of its prompt from the root on, and its lengths."""
+    """One request: when, the nodes of its prompt from the root on, and its lengths.
+
+    Attributes:
+        at_s: when it arrived.
+        path: nodes from the root on.
+        input_tokens: of the prompt.
+        output_tokens: of the answer.
+        last_tokens: of the path's last node, as far as this request shows it; all others are whole blocks.
+    """
 
     at_s: float
     path: tuple[int, ...]
     input_tokens: int
     output_tokens: int
+    last_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +46,7 @@ class Trace:
         requests: all of them.
         parent: the node ahead of each node; -1 at the root.
         hash_id: the trace's name for each node.
-        tokens: tokens of each node; the last of a prompt may be cut short.
+        tokens: most tokens of each node in the whole trace; the last of a prompt may be cut short. No policy may look at it.
         context_tokens: tokens ahead of each node.
         block_tokens: tokens of a whole block.
     """
@@ -62,19 +71,13 @@ class Trace:
 
 
 def read(path: Path, *, block_tokens: int = BLOCK_TOKENS, requests: int | None = None) -> Trace:
-    """Read the first ``requests`` lines of a file, or all.
+    """Read the first ``requests`` requests of a file, or all; see ``jsonlines.read`` for what a file may be.
 
     Raises:
         ValueError: a line is malformed, or there is none; the text has its number.
-        OSError: the file cannot be read.
+        OSError: the file cannot be opened.
     """
-    rows: list[dict[str, Any]] = []
-    with path.open(encoding="utf-8") as lines:
-        for number, line in enumerate(islice(lines, requests), 1):
-            try:
-                rows.append(_row(line, block_tokens))
-            except ValueError as error:
-                raise ValueError(f"{path}, line {number}: {error}") from error
+    rows = jsonlines.read(path, lambda row: _row(row, block_tokens), requests)
     if not rows:
         raise ValueError(f"{path} holds no request")
     return build(sorted(rows, key=lambda row: float(row["timestamp"])), block_tokens)
@@ -87,7 +90,7 @@ def build(rows: list[dict[str, Any]], block_tokens: int = BLOCK_TOKENS) -> Trace
     context: list[int] = []
     requests = []
     for row in rows:
-        node, path = -1, []
+        node, path, size = -1, [], 0
         for place, hash_id in enumerate(row["hash_ids"]):
             size = min(block_tokens, row["input_length"] - place * block_tokens)
             node = nodes.setdefault((node, hash_id), len(nodes))
@@ -97,7 +100,7 @@ def build(rows: list[dict[str, Any]], block_tokens: int = BLOCK_TOKENS) -> Trace
             tokens[node] = max(tokens[node], size)
             path.append(node)
         requests.append(
-            Request(row["timestamp"] / 1000.0, tuple(path), row["input_length"], row["output_length"])
+            Request(row["timestamp"] / 1000.0, tuple(path), row["input_length"], row["output_length"], size)
         )
     return Trace(
         tuple(requests),
@@ -109,21 +112,19 @@ def build(rows: list[dict[str, Any]], block_tokens: int = BLOCK_TOKENS) -> Trace
     )
 
 
-def _row(line: str, block_tokens: int) -> dict[str, Any]:
-    row = json.loads(line)
-    if not isinstance(row, dict):
-        raise ValueError("not a JSON object")  # noqa: TRY004 -- what a file holds is a value
+def _row(row: dict[str, Any], block_tokens: int) -> dict[str, Any]:
     missing = [field for field in _FIELDS if field not in row]
     if missing:
         raise ValueError(f"no {', '.join(missing)}")
-    for field in _FIELDS[:3]:
-        if isinstance(row[field], bool) or not isinstance(row[field], int | float) or not row[field] >= 0:
-            raise ValueError(f"{field} is {row[field]!r}: a number of at least 0 is needed")
     ids = row["hash_ids"]
-    if not isinstance(ids, list) or not all(isinstance(one, int) for one in ids):
-        raise ValueError("hash_ids is not a list of whole numbers")
-    if len(ids) != -(-row["input_length"] // block_tokens):
-        raise ValueError(
-            f"{len(ids)} hash_ids do not make {row['input_length']} tokens in blocks of {block_tokens}"
-        )
-    return row
+    if not isinstance(ids, list):
+        raise ValueError(f"hash_ids is {jsonlines.shown(ids)}: a list of whole numbers is needed")  # noqa: TRY004
+    input_tokens = jsonlines.whole(row, "input_length")
+    if len(ids) != -(-input_tokens // block_tokens):
+        raise ValueError(f"{len(ids)} hash_ids do not make {input_tokens} tokens in blocks of {block_tokens}")
+    return {
+        "timestamp": jsonlines.number(row, "timestamp"),
+        "input_length": input_tokens,
+        "output_length": jsonlines.whole(row, "output_length"),
+        "hash_ids": [jsonlines.identifier(one, f"hash_ids[{place}]") for place, one in enumerate(ids)],
+    }

@@ -32,7 +32,8 @@ class Counters:
         scored_blocks: blocks whose summaries a step read in order to choose among them, two for each one with bounds.
         rescored_contexts: times that the blocks of a context were chosen anew.
         attention_spikes: times that an entropy spike brought a whole context back.
-        prefix_hit_tokens: prompt tokens found cached; like the next six, counted where eviction is by return time.
+        prefix_hit_tokens: prompt tokens found cached, so not computed; those that the copies of one request of several answers
+            find count too. Like the next six, counted where eviction is by return time.
         evict_calls: times that memory was short and something was evicted.
         evicted_tokens: cached tokens that were evicted.
         evicted_needed_tokens: those among them that a waiting request would have matched.
