@@ -208,6 +208,56 @@ def test_near_misses(server: Server, model: str, ask: dict[str, Any]) -> None:
     assert "entrop" in response.text
 
 
+MISPLACED = {
+    "target_entropy_nats": 2,
+    "attention_pruning": False,
+    "attention_policy": "quest",
+    "min_keep_ratio": 0.5,
+    "max_keep_ratio": 0.5,
+    "return_summary": True,
+    "sampling_mode": "exact",
+    "sampling_gain": 0.1,
+    "sampling_actuator": "min_p",
+    "min_temperature_scale": 0.5,
+    "max_temperature_scale": 2,
+    "client_id": "a",
+}
+
+
+@pytest.mark.parametrize("route", ["/generate", "/v1/completions", "/v1/chat/completions", "/invocations"])
+def test_parameters_alone_in_the_wrong_place(server: Server, model: str, route: str) -> None:
+    """Each is refused with the place of the route, and what is put there is taken."""
+    generate = route == "/generate"
+    place = "sampling_params.custom_params.entropic" if generate else "custom_params.entropic"
+    body = {**COMPLETION, "model": model} if route == "/v1/completions" else {**CHAT, "model": model}
+    body = {"text": "Hi", "sampling_params": {"max_new_tokens": 2}} if generate else body
+    for name, value in MISPLACED.items():
+        response = httpx.post(server.url + route, json={**body, name: value}, timeout=120)
+        assert response.status_code == 400, name
+        assert f"expected {place}.{name}, " in response.text
+    if generate:
+        for name, value in MISPLACED.items():
+            sampling = {"max_new_tokens": 2, name: value}
+            response = httpx.post(
+                server.url + route, json={"text": "Hi", "sampling_params": sampling}, timeout=120
+            )
+            assert response.status_code == 400
+            assert f"expected {place}.{name}, " in response.text
+    custom = {"custom_params": {"entropic": {"target_entropy_nats": 2}}}
+    right = (
+        {"text": "Hi", "sampling_params": {"max_new_tokens": 2, **custom}} if generate else {**body, **custom}
+    )
+    assert httpx.post(server.url + route, json=right, timeout=120).status_code == 200
+
+
+def test_words_of_a_prompt_are_no_parameters(server: Server) -> None:
+    text = (
+        'Set "client_id": 1 and "attention_policy" : "quest", then ask for entropic "return_entropi" : true.'
+    )
+    body = {"text": text, "sampling_params": {"max_new_tokens": 2, "stop": ['"min_keep_ratio": 1']}}
+    assert httpx.post(server.url + "/generate", json=body, timeout=120).status_code == 200
+
+
 def test_the_server_still_serves(server: Server) -> None:
     """After all of the above."""
     assert server.alive()
@@ -239,6 +289,16 @@ FLAGS: list[tuple[list[str], tuple[str, ...]]] = [
     (["--entropic-cpu-kv-pool-mib", "1"], ("--entropic-cpu-kv-pool-mib", "1", "64 to 1048576")),
     (["--entropic-config", "/no/such/file.yaml"], ("--entropic-config", "/no/such/file.yaml")),
     (["--entropic-nonsense", "1"], ("--entropic-nonsense",)),
+    (["--entropic-target-entropy-nats", "2"], ("did you mean '--entropic-sampling-target-nats'",)),
+    # Contradictions of what is off.
+    (
+        ["--entropic-attention-min-keep-ratio", "0.5", "--entropic-attention-max-keep-ratio", "0.3"],
+        ("attention.max_keep_ratio = 0.3", "attention.min_keep_ratio = 0.5"),
+    ),
+    (
+        ["--entropic-gravity-window", "4", "--entropic-gravity-top-k", "5"],
+        ("gravity.top_k = 5", "gravity.window = 4"),
+    ),
     (["--attention-backend", "flashinfer"], ("--attention-backend", "flashinfer", "torch_native")),
     (["--attention-backend", "intel_amx"], ("--attention-backend", "intel_amx", "torch_native")),
     (["--sampling-backend", "flashinfer"], ("--sampling-backend", "flashinfer", "pytorch")),

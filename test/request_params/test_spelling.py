@@ -10,9 +10,13 @@ from hypothesis import strategies as st
 
 from sgl_entropic.errors import RequestParameterError
 from sgl_entropic.request_params import (
+    GENERATE_PLACE,
     PARAMETERS,
+    PLACE,
     TOP_LEVEL,
     RequestParams,
+    check_sampling_params_keys,
+    check_top_level_keys,
     parse_custom_params,
     parse_top_level,
 )
@@ -30,8 +34,25 @@ STOCK = (
     "custom_labels",
     "customized_info",
     "prompt",
-    "entropy",
 )
+# Keys of other tools, none of which may be taken for a slip of the pen.
+FOREIGN = (
+    "client",
+    "client_ids",
+    "client_uid",
+    "conversation_id",
+    "sampling_model",
+    "sampling_rate",
+    "attention_mask",
+    "temperature",
+    "max_temperature",
+    "keep_alive",
+    "policy",
+    "summary",
+    "target",
+)
+NAMES = tuple(parameter.name for parameter in PARAMETERS)
+NOT_AT_THE_TOP = tuple(name for name in NAMES if name not in TOP_LEVEL)
 
 MISSPELT = [
     ({"return_entropi": True}, "'return_entropi' = True; did you mean 'return_entropy'"),
@@ -56,6 +77,22 @@ MISSPELT = [
     ),
     ({"custom_params": {"entropic ": {}}}, "did you mean 'entropic'"),
     ({"custom_params": {"EntropicConfig": {}}}, "did you mean 'entropic'"),
+    ({"entropy": True}, "'entropy' = True; did you mean 'return_entropy'"),
+    ({"target_entropy": 2}, "'target_entropy' = 2; did you mean 'target_entropy_nats'"),
+    ({"surprisals": True}, "'surprisals' = True; expected custom_params.entropic"),
+    ({"clientId": "a"}, "expected custom_params.entropic.client_id, a name of 1 to 128"),
+    ({"Client-ID": "a"}, "expected custom_params.entropic.client_id"),
+    ({"samplingMode": "exact"}, "expected custom_params.entropic.sampling_mode, fixed or"),
+    ({"min_keep_ration": 0.5}, "expected custom_params.entropic.min_keep_ratio, a number from 0.01 to 1"),
+    ({"attention_prunning": False}, "expected custom_params.entropic.attention_pruning, true or false"),
+    (
+        {"extra_body": {"client_id": "a"}},
+        "'extra_body' = {'client_id': 'a'}; expected custom_params.entropic",
+    ),
+    ({"extra_body": {"custom_params": {"entropic": {}}}}, "expected custom_params.entropic"),
+    ({"options": {"custom_params": {"entropic": {}}}}, "expected custom_params.entropic"),
+    ({"sampling_params": {"client_id": "a"}}, "sampling_params key 'client_id' = 'a' is not accepted there"),
+    ({"sampling_params": [{}, {"custom_params": {"entropic": {}}}]}, "is not read on this route"),
 ]
 
 
@@ -66,6 +103,78 @@ def test_misspelt_and_misplaced(body: dict[str, Any], named: str) -> None:
         parse_top_level(body)
     assert named in str(caught.value)
     assert "expected" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", NOT_AT_THE_TOP)
+@pytest.mark.parametrize("place", [PLACE, GENERATE_PLACE])
+@pytest.mark.parametrize("flood", [0, 300])
+def test_every_parameter_at_the_top_is_told_where_it_belongs(name: str, place: str, flood: int) -> None:
+    """With the place of the route, whatever else the body holds."""
+    (accepted,) = (parameter.accepted for parameter in PARAMETERS if parameter.name == name)
+    body = {**{f"x{number}": 1 for number in range(flood)}, name: 1}
+    with pytest.raises(RequestParameterError) as caught:
+        check_top_level_keys(body, place)
+    assert str(caught.value) == (
+        f"top-level key {name!r} = 1 is not accepted there; expected {place}.{name}, {accepted}"
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_parameter_among_the_sampling_parameters_is_told_where_it_belongs(name: str) -> None:
+    """One level above its place, where SGLang only has a list of its own fields to offer."""
+    with pytest.raises(RequestParameterError) as caught:
+        check_sampling_params_keys({"temperature": 0, name: 1}, GENERATE_PLACE)
+    assert str(caught.value).startswith(
+        f"sampling_params key {name!r} = 1 is not accepted there; expected {GENERATE_PLACE}.{name}, "
+    )
+
+
+@pytest.mark.parametrize("key", ["entropic", "sgl_entropic", "entropy", "customParams"])
+def test_other_slips_among_the_sampling_parameters(key: str) -> None:
+    with pytest.raises(RequestParameterError, match=r"expected sampling_params\.custom_params\.entropic"):
+        check_sampling_params_keys({key: {"entropic": {}}}, GENERATE_PLACE)
+
+
+@pytest.mark.parametrize("place", [PLACE, GENERATE_PLACE])
+def test_every_refusal_names_the_place_of_the_route(place: str) -> None:
+    refused: tuple[dict[str, Any], ...] = (
+        {"entropic": 1},
+        {"entropic": {"return_entropy": 1}},
+        {"entropic": {"return_entropi": 1}},
+        {"entropik": {}},
+        {"client_id": "a"},
+        {"mine": {"return_entropy": True}},
+    )
+    for custom_params in refused:
+        with pytest.raises(RequestParameterError) as caught:
+            parse_custom_params(custom_params, place)
+        assert place in str(caught.value)
+        assert place == GENERATE_PLACE or GENERATE_PLACE not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_of_ours_below_foreign_keys_pass(name: str) -> None:
+    """Schemas, messages and the objects of other tools may hold any word."""
+    schema = {"type": "object", "properties": {name: {"type": "string"}}}
+    body = {
+        "messages": [{"role": "user", "content": name, "metadata": {name: 1}}],
+        "tools": [{"type": "function", "function": {"name": name, "parameters": schema}}],
+        "response_format": {"type": "json_schema", "json_schema": {"name": name, "schema": schema}},
+    }
+    assert parse_top_level(body) == RequestParams()
+    assert parse_top_level({"metadata": {"client_id": 1}, "user": name}) == RequestParams()
+
+
+@pytest.mark.parametrize("key", FOREIGN)
+def test_foreign_words_pass(key: str) -> None:
+    for value in (1, "a", {"a": 1}):
+        assert parse_top_level({key: value, "custom_params": {key: value}}) == RequestParams()
+        check_sampling_params_keys({key: value}, GENERATE_PLACE)
+
+
+def test_the_word_entropy_is_free_in_custom_params() -> None:
+    """Where other extensions have theirs."""
+    assert parse_custom_params({"entropy": 1}) == RequestParams()
 
 
 @pytest.mark.parametrize("key", STOCK)

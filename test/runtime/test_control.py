@@ -137,6 +137,9 @@ def test_auto_needs_the_entropies_of_prompts() -> None:
             SamplingConfig(target_nats=1.0, mode="newton", actuator="min_p"),
             r"sampling\.mode = 'newton' contradicts",
         ),
+        # Without a target of the server's they would be met by the first request that has one.
+        (SamplingConfig(mode="fixed", gain=0.07), r"sampling\.gain is 0.07.*1\.11.*0\.06631"),
+        (SamplingConfig(mode="newton", actuator="min_p"), r"sampling\.mode = 'newton' contradicts"),
     ],
 )
 def test_a_server_that_cannot_work_is_refused(defaults: SamplingConfig, said: str) -> None:

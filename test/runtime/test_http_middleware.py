@@ -17,6 +17,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from sgl_entropic.config import EntropicConfig, TelemetryConfig
+from sgl_entropic.request_params import PARAMETERS, TOP_LEVEL
 from sgl_entropic.runtime import http_middleware
 from sgl_entropic.runtime.http_middleware import EntropicMiddleware
 from sgl_entropic.runtime.response import INFO_KEY, TOKEN_FIELDS
@@ -26,6 +27,8 @@ ROUTES = ["/generate", "/v1/completions", "/v1/chat/completions", "/invocations"
 OPENAI = ROUTES[1:]
 READINGS = {name: [0.5, 1.5] for name in TOKEN_FIELDS}
 ASKS = {"prompt": "Hi", "return_entropy": True}
+NAMES = [parameter.name for parameter in PARAMETERS]
+SILENT = sorted(http_middleware.SILENT_ROUTES)
 on_every_route = pytest.mark.parametrize("route", ROUTES)
 on_openai_routes = pytest.mark.parametrize("route", OPENAI)
 
@@ -37,7 +40,9 @@ class Server:
         self.bodies: list[bytes] = []
         self.params: list[Any] = []
         self._answer = answer or self._completion
-        routes = [Route(path, self._handle, methods=["GET", "POST", "PUT"]) for path in (*ROUTES, "/other")]
+        routes = [
+            Route(path, self._handle, methods=["GET", "POST", "PUT"]) for path in (*ROUTES, *SILENT, "/other")
+        ]
         self.app = Starlette(routes=routes, middleware=[Middleware(EntropicMiddleware)])
 
     async def _handle(self, request: Request) -> Response:
@@ -147,6 +152,81 @@ def test_a_malformed_parameter_is_refused(method: str, route: str, body: Any, na
     assert named in error["message"]
     assert int(response.headers["content-length"]) == len(response.content)
     assert server.bodies == []
+
+
+def message_of(response: httpx.Response, route: str) -> str:
+    assert response.status_code == 400
+    error = response.json() if route in OPENAI else response.json()["error"]
+    message: str = error["message"]
+    return message
+
+
+@on_every_route
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in TOP_LEVEL])
+@pytest.mark.parametrize("letter", ["i", "\\u0069"])
+def test_a_parameter_alone_at_the_top_is_refused(route: str, name: str, letter: str) -> None:
+    """With the place where this route reads it, also when JSON spells a letter by its number."""
+    server = Server()
+    body = f'{{"prompt": "Hi", "{name.replace("i", letter)}" : 1}}'.encode()
+    message = message_of(server.ask(route, content=body), route)
+    place = "custom_params.entropic" if route in OPENAI else "sampling_params.custom_params.entropic"
+    assert message.startswith(f"top-level key {name!r} = 1 is not accepted there; expected {place}.{name}, ")
+    assert server.bodies == []
+
+
+@pytest.mark.parametrize("name", [*NAMES, "target_entropy", "entropic"])
+@pytest.mark.parametrize("batch", [False, True])
+def test_a_parameter_alone_in_the_sampling_params_is_refused(name: str, *, batch: bool) -> None:
+    server = Server()
+    sampling = {"temperature": 0, name: 2}
+    body = {"text": "Hi", "sampling_params": [{}, sampling] if batch else sampling}
+    message = message_of(server.ask("/generate", json=body), "/generate")
+    assert f"sampling_params key {name!r} = 2" in message
+    assert "expected sampling_params.custom_params.entropic" in message
+    assert server.bodies == []
+
+
+@on_openai_routes
+@pytest.mark.parametrize(
+    "sampling", [{"client_id": "a"}, {"custom_params": {"entropic": {"client_id": "a"}}}, [{"entropic": {}}]]
+)
+def test_the_place_of_generate_is_none_on_the_openai_routes(route: str, sampling: Any) -> None:
+    server = Server()
+    message = message_of(server.ask(route, json={"prompt": "Hi", "sampling_params": sampling}), route)
+    assert "expected custom_params.entropic" in message
+    assert server.bodies == []
+
+
+@pytest.mark.parametrize("route", SILENT)
+@pytest.mark.parametrize("name", NAMES)
+def test_routes_without_readings_take_no_parameter(route: str, name: str) -> None:
+    """And name those that do."""
+    server = Server()
+    message = message_of(server.ask(route, json={"model": "m", name: True}), route)
+    assert name in message
+    assert route in message
+    assert "/v1/chat/completions" in message
+    assert server.bodies == []
+
+
+@pytest.mark.parametrize("route", [*ROUTES, *SILENT])
+@pytest.mark.parametrize("name", NAMES)
+def test_names_in_texts_and_schemas_are_nobody_s_mistake(route: str, name: str) -> None:
+    """Such bodies arrive as they came."""
+    schema = {"type": "object", "properties": {name: {"type": "string"}}}
+    for body in (
+        {"text": name, "sampling_params": {"stop": [name, f'"{name}": 1']}},
+        {"prompt": f'{{"{name}": true}}'},
+        {"messages": [{"role": "user", "content": name}], "tools": [{"function": {"parameters": schema}}]},
+        {"prompt": "Hi", "response_format": {"type": "json_schema", "json_schema": {"schema": schema}}},
+        {"text": "Hi", "sampling_params": {"json_schema": orjson.dumps(schema).decode()}},
+        {"prompt": "Hi", "metadata": {"client_id": name}},
+    ):
+        server = Server()
+        sent = orjson.dumps(body)
+        assert server.ask(route, content=sent).status_code == 200
+        assert server.bodies == [sent]
+        assert server.params == [None]
 
 
 @pytest.mark.parametrize(

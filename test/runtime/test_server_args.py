@@ -103,6 +103,60 @@ def test_a_refusal_leaves_with_one_line(
     assert activation.exported_config() == EntropicConfig().to_json()
 
 
+CONTRADICTIONS = [
+    (
+        ["attention-min-keep-ratio", "0.5", "attention-max-keep-ratio", "0.3"],
+        "attention.max_keep_ratio = 0.3 is below",
+    ),
+    (["gravity-window", "4", "gravity-top-k", "5"], "gravity.top_k = 5 is more than gravity.window = 4"),
+    (["gravity-mean-path", "no/such.npy"], "gravity.mean_path = no/such.npy cannot be read"),
+    (["sampling-mode", "newton", "sampling-actuator", "min_p"], "sampling.mode = 'newton' contradicts"),
+    (["attention-policy", "quest"], "attention.policy = quest needs the compiled kernels"),
+]
+
+
+@pytest.mark.parametrize(("settings", "named"), CONTRADICTIONS)
+def test_contradictions_are_refused_though_the_switch_is_missing(
+    resolve: Callable[..., argparse.Namespace], settings: list[str], named: str
+) -> None:
+    """Who forgot it is told of both mistakes, one after the other."""
+    flags = [f"--entropic-{word}" if index % 2 == 0 else word for index, word in enumerate(settings)]
+    with pytest.raises(SystemExit) as leaving:
+        resolve(*flags)
+    assert named in str(leaving.value.code)
+
+
+def test_pages_concern_pruning_only(resolve: Callable[..., argparse.Namespace]) -> None:
+    """Large ones are no mistake where the size of blocks is nobody's wish."""
+    resolve("--page-size", "64")
+    with pytest.raises(SystemExit, match=r"attention\.block_tokens = 24 is no multiple of --page-size 64"):
+        resolve("--page-size", "64", "--entropic-attention-block-tokens", "24")
+
+
+def test_settings_without_their_switch_are_warned_of_once(
+    resolve: Callable[..., argparse.Namespace], caplog: pytest.LogCaptureFixture
+) -> None:
+    resolve("--entropic-attention-min-keep-ratio", "0.5", "--entropic-gravity-window", "16")
+    ours = [record.getMessage() for record in caplog.records if "sgl_entropic" in record.name]
+    assert ours == [
+        "sgl_entropic: attention.min_keep_ratio = 0.5 has no effect without --entropic-attention on.",
+        "sgl_entropic: gravity.window = 16 has no effect without --entropic-gravity on.",
+    ]
+
+
+@pytest.mark.parametrize("flags", [[], ["--entropic-scheduling", "on"], ["--entropic-telemetry", "off"]])
+@pytest.mark.parametrize("on_cpu", [False, True])
+def test_plain_flags_warn_of_nothing(
+    resolve: Callable[..., argparse.Namespace],
+    caplog: pytest.LogCaptureFixture,
+    flags: list[str],
+    *,
+    on_cpu: bool,
+) -> None:
+    resolve(*flags, on_cpu=on_cpu)
+    assert [record for record in caplog.records if "sgl_entropic" in record.name] == []
+
+
 def test_an_unknown_flag_of_ours_is_told_before_the_parser_complains(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whichever command started SGLang."""
     monkeypatch.setattr("sys.argv", ["server", "--port", "1", "--entropic-cpu-weights", "int8"])

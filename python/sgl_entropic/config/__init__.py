@@ -6,6 +6,7 @@ from sgl_entropic.config.command_line import (
     read_command_line,
     refuse_unknown,
 )
+from sgl_entropic.config.effect import without_effect
 from sgl_entropic.config.flags import flag_specs, parse_flag_value
 from sgl_entropic.config.gravity import GravityConfig
 from sgl_entropic.config.knobs import FlagSpec
@@ -37,4 +38,5 @@ __all__ = [
     "read_command_line",
     "refuse_unknown",
     "resolve",
+    "without_effect",
 ]

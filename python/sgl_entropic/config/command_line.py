@@ -70,7 +70,7 @@ def refuse_unknown(argv: Sequence[str]) -> None:
     """Refuse a flag that can only have meant us and is none of ours; who asks for help gets it first.
 
     Raises:
-        ConfigError: naming the flag, the one that may have been meant, and all that there are.
+        ConfigError: naming the flag, and the one that may have been meant.
     """
     if "-h" in argv or "--help" in argv:
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Sequence
 
 from pydantic import BaseModel, ValidationError
@@ -13,6 +14,11 @@ from sgl_entropic.config.knobs import sections_of, shown, specs_of
 from sgl_entropic.errors import ConfigError
 
 _MOST_LISTED = 5
+_MOST_COMPARED = 64  # characters of what was given; the comparison is quadratic
+_BETWEEN_WORDS = re.compile("[-_.]")
+_SAME_WORD = 0.75  # difflib ratio of a word and its misspelling
+_LEAST_SHARED = 0.25  # of the words of both
+_LEAST_RATIO = 0.6
 
 
 def refusal(model: type[BaseModel], error: ValidationError, source: str) -> ConfigError:
@@ -39,7 +45,7 @@ def refused_value(model: type[BaseModel], dotted: str, value: object, reason: st
 
 
 def unknown_flag(model: type[BaseModel], flag: str, also: Sequence[str] = ()) -> str:
-    """Say that a flag does not exist, which one may have been meant, and which ones there are.
+    """Say that a flag does not exist, which one may have been meant, and where all are listed.
 
     Args:
         model: the model of all settings.
@@ -47,13 +53,12 @@ def unknown_flag(model: type[BaseModel], flag: str, also: Sequence[str] = ()) ->
         also: flags that stand for no setting.
     """
     specs = specs_of(model)
-    known = [*also, *(spec.flag for spec in specs)]
     # Compared without the prefix, which would make all alike; a flag with a name of its own by its key as well.
-    names = {name.removeprefix(FLAG_PREFIX): name for name in known}
+    names = {name.removeprefix(FLAG_PREFIX): name for name in (*also, *(spec.flag for spec in specs))}
     names |= {spec.dotted.replace(".", "-").replace("_", "-"): spec.flag for spec in specs}
-    close = _closest(flag.lower().replace("_", "-").removeprefix(FLAG_PREFIX), [*names])
-    meant = names[close] if close else None
-    return f"unknown flag {shown(flag)}; {_did_you_mean(meant)}known: {', '.join(known)}"
+    close = nearest(flag.lower().replace("_", "-").removeprefix(FLAG_PREFIX), [*names])
+    hint = f"did you mean {names[close]!r}? " if close else ""
+    return f"unknown flag {shown(flag)}; {hint}--help lists all"
 
 
 def unknown_key(model: type[BaseModel], path: tuple[str, ...], value: object) -> str:
@@ -66,16 +71,41 @@ def unknown_key(model: type[BaseModel], path: tuple[str, ...], value: object) ->
     )
     dotted = ".".join(path)
     elsewhere = [spec.dotted for spec in specs_of(model) if spec.dotted.rpartition(".")[2] == path[-1]]
-    meant = next(iter(elsewhere), None) or _closest(dotted, known)
-    return f"unknown key {shown(dotted)} = {shown(value)}; {_did_you_mean(meant)}known: {', '.join(known)}"
+    meant = next(iter(elsewhere), None) or nearest(dotted, known)
+    hint = f"did you mean {meant!r}? " if meant else ""
+    return f"unknown key {shown(dotted)} = {shown(value)}; {hint}known: {', '.join(known)}"
 
 
-def _closest(given: str, known: list[str]) -> str | None:
-    return next(iter(difflib.get_close_matches(given[:64], known, n=1, cutoff=0.6)), None)
+def nearest(given: str, known: Sequence[str]) -> str | None:
+    """The one of ``known`` that ``given`` may have meant.
+
+    Names are made of the same few words, so letters alone mislead: what counts twice is the share of words in common, where a
+    misspelt word counts by its likeness.
+    """
+    given = given[:_MOST_COMPARED]
+    words = _words(given)
+
+    def likeness(name: str) -> tuple[float, str]:
+        others, ratio = _words(name), _ratio(given, name)
+        alike = sum(max(_same_word(word, other) for other in others) for word in words)
+        shared = alike / (len(words) + len(others) - alike)
+        return (2 * shared + ratio, name) if shared >= _LEAST_SHARED or ratio >= _LEAST_RATIO else (0.0, name)
+
+    score, name = max(map(likeness, known))
+    return name if score > 0 else None
 
 
-def _did_you_mean(meant: str | None) -> str:
-    return f"did you mean {meant!r}? " if meant else ""
+def _words(name: str) -> frozenset[str]:
+    return frozenset(_BETWEEN_WORDS.split(name))
+
+
+def _same_word(word: str, other: str) -> float:
+    ratio = _ratio(word, other)
+    return ratio if ratio >= _SAME_WORD else 0.0
+
+
+def _ratio(one: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, one, other).ratio()
 
 
 def _line(model: type[BaseModel], detail: ErrorDetails) -> str:

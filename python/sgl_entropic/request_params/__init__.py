@@ -10,6 +10,8 @@ what is misspelt, misplaced or malformed is refused, since SGLang would ignore i
 """
 
 from sgl_entropic.request_params.carried import MAX_ITEMS, MAX_KEY_CHARACTERS, MAX_TEXT_BYTES
+from sgl_entropic.request_params.mentions import may_mention
+from sgl_entropic.request_params.messages import GENERATE_PLACE, PLACE
 from sgl_entropic.request_params.parameters import (
     PARAMETERS,
     PARAMETERS_KEY,
@@ -18,19 +20,23 @@ from sgl_entropic.request_params.parameters import (
     RequestParams,
 )
 from sgl_entropic.request_params.parse import MAX_KEYS, parse_custom_params, parse_top_level
-from sgl_entropic.request_params.spelling import check_top_level_keys
+from sgl_entropic.request_params.spelling import check_sampling_params_keys, check_top_level_keys
 
 __all__ = [
+    "GENERATE_PLACE",
     "MAX_ITEMS",
     "MAX_KEYS",
     "MAX_KEY_CHARACTERS",
     "MAX_TEXT_BYTES",
     "PARAMETERS",
     "PARAMETERS_KEY",
+    "PLACE",
     "TOP_LEVEL",
     "Parameter",
     "RequestParams",
+    "check_sampling_params_keys",
     "check_top_level_keys",
+    "may_mention",
     "parse_custom_params",
     "parse_top_level",
 ]

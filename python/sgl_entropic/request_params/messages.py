@@ -7,7 +7,9 @@ import reprlib
 from sgl_entropic.errors import RequestParameterError
 from sgl_entropic.request_params.parameters import BY_NAME, PARAMETERS_KEY
 
+# Where parameters stand: on the OpenAI routes, for whom the first half is a key of the body, and on /generate.
 PLACE = f"custom_params.{PARAMETERS_KEY}"
+GENERATE_PLACE = f"sampling_params.{PLACE}"
 KNOWN = ", ".join(BY_NAME)
 
 _MAX_SHOWN = 100
@@ -22,18 +24,18 @@ def refused(path: str, value: object, accepted: str) -> RequestParameterError:
     return RequestParameterError(f"{cut(path)} = {shown(value)} is not accepted; expected {accepted}")
 
 
-def unknown(what: str, value: object, meant: str | None) -> RequestParameterError:
-    """A key does not exist; ``meant`` may have been."""
+def unknown(what: str, value: object, meant: str | None, place: str = PLACE) -> RequestParameterError:
+    """A key does not exist; ``meant`` may have been. ``place`` is where the route looks for parameters."""
     hint = f"did you mean {meant!r}? " if meant else ""
     return RequestParameterError(
-        f"unknown {what} = {shown(value)}; {hint}expected {PLACE}, an object with some of the keys {KNOWN}"
+        f"unknown {what} = {shown(value)}; {hint}expected {place}, an object with some of the keys {KNOWN}"
     )
 
 
-def misplaced(what: str, value: object, name: str) -> RequestParameterError:
-    """Parameter ``name`` stands where it has no effect."""
+def misplaced(what: str, value: object, name: str, place: str = PLACE) -> RequestParameterError:
+    """Parameter ``name`` stands where it has no effect; ``place`` is where the route looks for it."""
     return RequestParameterError(
-        f"{what} = {shown(value)} is not accepted there; expected {PLACE}.{name}, {BY_NAME[name].accepted}"
+        f"{what} = {shown(value)} is not accepted there; expected {place}.{name}, {BY_NAME[name].accepted}"
     )
 
 

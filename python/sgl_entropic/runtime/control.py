@@ -118,25 +118,39 @@ def check_control(
         raise RequestParameterError(str(error).replace("sampling.gain", "sampling_gain")) from None
 
 
-def check_defaults(defaults: SamplingConfig, vocab_size: int, *, prompts: bool) -> None:
-    """Refuse a server's own setting that cannot work.
+def check_settings(defaults: SamplingConfig) -> None:
+    """Refuse a server's own settings that contradict each other, whatever the model.
 
     Raises:
         ConfigError: naming the setting and what is accepted.
     """
-    control = control_of(RequestParams(), defaults)
-    if control is None:
-        return
-    if control.target_nats is None and not prompts:
+    try:
+        _check_mode(_for_any_target(defaults), "sampling.actuator", "sampling.mode")
+    except RequestParameterError as error:
+        raise ConfigError(str(error)) from None
+
+
+def check_defaults(defaults: SamplingConfig, vocab_size: int, *, prompts: bool) -> None:
+    """Refuse a server's own setting that cannot work, with its own target or with a request's.
+
+    Raises:
+        ConfigError: naming the setting and what is accepted.
+    """
+    if defaults.target_nats == AUTO and not prompts:
         raise ConfigError(
             "sampling.target_nats = auto needs the entropies of prompts; expected telemetry.enabled and "
             "telemetry.prompt_surprisal on, or a number"
         )
-    try:
-        _check_mode(control, "sampling.actuator", "sampling.mode")
-    except RequestParameterError as error:
-        raise ConfigError(str(error)) from None
+    check_settings(defaults)
+    control = _for_any_target(defaults)
     require_stable(control.mode, control.gain, vocab_size)
+
+
+def _for_any_target(defaults: SamplingConfig) -> Control:
+    """How a request is steered that names a target and nothing else."""
+    control = control_of(RequestParams(target_entropy_nats=0.0), defaults)
+    assert control is not None, "there is a target"
+    return control
 
 
 def _check_effect(params: RequestParams, control: Control) -> None:

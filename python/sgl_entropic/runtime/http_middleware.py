@@ -13,10 +13,13 @@ import orjson
 
 from sgl_entropic.errors import RequestParameterError
 from sgl_entropic.request_params import (
+    GENERATE_PLACE,
     PARAMETERS_KEY,
     TOP_LEVEL,
     RequestParams,
+    check_sampling_params_keys,
     check_top_level_keys,
+    may_mention,
     parse_custom_params,
     parse_top_level,
 )
@@ -34,8 +37,6 @@ GENERATE_ROUTES = frozenset({"/generate"})
 OPENAI_ROUTES = frozenset({"/v1/completions", "/v1/chat/completions", "/invocations"})
 # Routes that generate, and have no place for readings in what they answer.
 SILENT_ROUTES = frozenset({"/v1/responses", "/v1/messages", "/api/chat", "/api/generate", "/vertex_generate"})
-# A body that has none of these cannot ask for anything of ours; JSON can hide a name behind \u escapes.
-_MENTIONS = (b"entropi", b"entropy", b"custom", b"surprisal", b"\\u")
 
 
 class EntropicMiddleware:
@@ -61,7 +62,7 @@ class EntropicMiddleware:
         if body is not None and not _may_be_an_object(body):
             await _refuse(send, "the body is not a JSON object; accepted: a JSON object", openai=openai)
             return
-        if body is None or not _mentions_us(body):
+        if body is None or not may_mention(body):
             await self._app(scope, replay, send)
             return
         try:
@@ -82,11 +83,6 @@ class EntropicMiddleware:
         await self._app(scope, replay, _Response(send, collector) if openai else send)
 
 
-def _mentions_us(body: bytes) -> bool:
-    lowered = body.lower()
-    return any(name in lowered for name in _MENTIONS)
-
-
 def _shows_anything(params: RequestParams) -> bool:
     return params.return_entropy or params.return_prompt_surprisal or params.return_summary is True
 
@@ -105,15 +101,18 @@ def _refuse_asking(body: bytes, path: str) -> None:
     except orjson.JSONDecodeError:
         return
     places = [content, content.get("parameters")] if isinstance(content, dict) else []
+    accepted = f"accepted routes: {', '.join(sorted(GENERATE_ROUTES | OPENAI_ROUTES))}"
     for place in places:
         if isinstance(place, dict):
-            check_top_level_keys(place)
+            try:
+                check_top_level_keys(place, GENERATE_PLACE)
+            except RequestParameterError as error:
+                raise RequestParameterError(f"{error}; not on {path}, {accepted}") from None
             custom = place.get("custom_params")
             named = [name for name in TOP_LEVEL if place.get(name) not in (None, False)]
             if named or (isinstance(custom, dict) and PARAMETERS_KEY in custom):
                 raise RequestParameterError(
-                    f"{', '.join(named) or 'custom_params.entropic'}: {path} answers no readings; accepted routes:"
-                    f" {', '.join(sorted(GENERATE_ROUTES | OPENAI_ROUTES))}"
+                    f"{', '.join(named) or 'custom_params.entropic'}: {path} answers no readings; {accepted}"
                 )
 
 
@@ -145,24 +144,27 @@ def _checked(body: bytes, *, openai: bool) -> RequestParams | None:
         return None
     if not isinstance(content, dict):
         return None
-    if openai:
-        params = parse_top_level(content)
-    else:
-        if parse_custom_params(content.get("custom_params")) != RequestParams() or PARAMETERS_KEY in (
-            content.get("custom_params") or {}
-        ):
-            raise RequestParameterError(
-                "custom_params.entropic is not read at the top level of this route; expected"
-                " sampling_params.custom_params.entropic"
-            )
-        params = parse_top_level({k: v for k, v in content.items() if k != "custom_params"})
-        top = {name: content[name] for name in TOP_LEVEL if name in content}
-        sampling = content.get("sampling_params")
-        for one in sampling if isinstance(sampling, list) else [sampling]:
-            if isinstance(one, dict):
-                both = parse_top_level({**top, "custom_params": one.get("custom_params")})
-                require_available(both, active_config())
+    params = parse_top_level(content) if openai else _checked_generate(content)
     require_available(params, active_config())
+    return params
+
+
+def _checked_generate(content: dict[str, Any]) -> RequestParams:
+    """Parameters at the top level of a body of ``/generate``, after a check of those in its ``sampling_params``."""
+    misplaced = content.get("custom_params")
+    if isinstance(misplaced, dict) and PARAMETERS_KEY in misplaced:
+        raise RequestParameterError(
+            f"custom_params.entropic is not read at the top level of this route; expected {GENERATE_PLACE}"
+        )
+    parse_custom_params(misplaced, GENERATE_PLACE)
+    params = parse_top_level({k: v for k, v in content.items() if k != "custom_params"}, GENERATE_PLACE)
+    top = {name: content[name] for name in TOP_LEVEL if name in content}
+    sampling = content.get("sampling_params")
+    for one in sampling if isinstance(sampling, list) else [sampling]:
+        if isinstance(one, dict):
+            check_sampling_params_keys(one, GENERATE_PLACE)
+            both = parse_top_level({**top, "custom_params": one.get("custom_params")}, GENERATE_PLACE)
+            require_available(both, active_config())
     return params
 
 

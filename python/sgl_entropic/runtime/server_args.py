@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 from collections.abc import Callable
 from typing import Any
 
 from sgl_entropic import activation
-from sgl_entropic.config import add_arguments, configuration, refuse_unknown
+from sgl_entropic.config import (
+    AttentionConfig,
+    EntropicConfig,
+    add_arguments,
+    configuration,
+    refuse_unknown,
+    without_effect,
+)
 from sgl_entropic.errors import EntropicError, UnsupportedError
 from sgl_entropic.runtime.active_config import active_config
-from sgl_entropic.runtime.attention.settings import check_config
+from sgl_entropic.runtime.attention.settings import check_config as check_attention
+from sgl_entropic.runtime.control import check_settings as check_sampling
 from sgl_entropic.runtime.cpu_refusals import refuse_on_cpu
 from sgl_entropic.runtime.gpu.refusals import gpu_problems, policy_problem
 from sgl_entropic.runtime.gravity.settings import check_config as check_gravity
@@ -19,6 +28,8 @@ from sgl_entropic.runtime.gravity.start import ask_for_hidden_states
 from sgl_entropic.runtime.refusals import raise_if_any, refuse_combinations
 from sgl_entropic.runtime.seams import verify
 from sgl_entropic.runtime.start_probes import probe_outlets, probe_port
+
+logger = logging.getLogger(__name__)
 
 
 def around_add_cli_args(original: Callable[..., None], parser: argparse.ArgumentParser) -> None:
@@ -52,14 +63,7 @@ def around_from_cli_args(original: Callable[..., Any], cls: type, namespace: arg
                     *filter(None, [policy_problem(config.attention.policy or "surprisal")]),
                 ]
             )
-        if config.attention.enabled:
-            # What only the model can contradict is looked at when it is there.
-            compiled = _on_portable_cpu() and config.cpu.fast_path
-            check_config(
-                config.attention, getattr(namespace, "page_size", None) or 1, None, compiled=compiled
-            )
-        if config.gravity.enabled:
-            check_gravity(config.gravity)
+        _check_settings(namespace, config)
         refuse_combinations(namespace, config)
         ask_for_hidden_states(namespace, config.gravity)
         probe_outlets(config)
@@ -68,9 +72,25 @@ def around_from_cli_args(original: Callable[..., Any], cls: type, namespace: arg
     except EntropicError as error:
         # Said here and not by a traceback, whichever command started SGLang.
         raise SystemExit(f"sgl_entropic: {error}") from None
+    for warning in without_effect(config):
+        logger.warning("sgl_entropic: %s.", warning)
     activation.export_config(config.to_json())
     active_config.cache_clear()
     return original(cls, namespace)
+
+
+def _check_settings(namespace: argparse.Namespace, config: EntropicConfig) -> None:
+    """Refuse settings that contradict each other; also of what is off, since its switch may only have been forgotten.
+
+    What only the model can contradict is looked at when it is there.
+    """
+    attention = config.attention
+    # The default size of a block is nobody's wish where nothing is pruned.
+    asked = attention.enabled or attention.block_tokens != AttentionConfig().block_tokens
+    page_size = (getattr(namespace, "page_size", None) or 1) if asked else 1
+    check_attention(attention, page_size, None, compiled=_on_portable_cpu() and config.cpu.fast_path)
+    check_gravity(config.gravity)
+    check_sampling(config.sampling)
 
 
 def _load_kernels() -> None:
