@@ -94,6 +94,14 @@ def test_an_output_that_cannot_be_written_is_said_first(trace, tmp_path, capsys,
     assert trace.read_bytes() == before
 
 
+def test_a_run_that_fails_leaves_no_file_behind_a_link(trace, tmp_path) -> None:
+    target, link = tmp_path / "target.json", tmp_path / "link.json"
+    link.symlink_to(target)
+    assert main([str(trace), "--json", str(link), "--plot", str(tmp_path / "p.qqq")]) != 0
+    assert link.is_symlink()
+    assert not target.exists()
+
+
 def test_two_outputs_may_not_be_one_file(trace, tmp_path, capsys) -> None:
     out = str(tmp_path / "x.png")
     assert main([str(trace), "--pools", "4", "--json", out, "--plot", out]) == 1

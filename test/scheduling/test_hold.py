@@ -238,6 +238,21 @@ def running_of(policy: EntropicPolicy, requests: list[RequestFacts]) -> set[int]
     return set(range(len(requests))) - held
 
 
+def test_text_that_is_open_or_not_known_is_no_group() -> None:
+    # Two run at a time. Open text is the commonest, and one that is longer does not go before a decided one.
+    lengths = [10, 12, 13, *range(300, 780, 40)]
+    for tiers in ([0, 2, 0, *[0, 1] * 6], [0] * 15):
+        assert running_of(policy_of(ROWS_COST, tier_margin=0.5), tiered(lengths, tiers)) == {0, 1}
+
+
+def test_where_any_gain_is_enough_a_plan_that_holds_nobody_is_no_error() -> None:
+    # Of lengths nothing is known: no order of them gains.
+    running = [RequestFacts(str(index), index, 50, 400, tier=index % 3) for index in range(8)]
+    policy = EntropicPolicy(SchedulingSettings(tier_margin=0.3, hold_gain=0.0))
+    assert policy.hold(running, 0, server()) == NOTHING_HELD
+    assert policy.holding.plan is not None
+
+
 def test_a_reduced_batch_is_of_one_tier_where_that_costs_little() -> None:
     # Two run at a time. The third is 8 % longer than the second, and of the tier of the first.
     requests = tiered([10, 12, 13, *range(300, 780, 40)], [2, 0, 2, *[0, 2] * 6])

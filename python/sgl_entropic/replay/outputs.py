@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -46,13 +45,14 @@ def told(option: str, path: Path) -> Iterator[None]:
 
 
 def _try(path: Path) -> None:
-    existed = os.path.lexists(path)
+    existed = path.exists()
     if path.exists() and not path.is_file() and not path.is_dir():
         return  # a pipe or a device: opening it is no question without consequences
     with path.open("ab"):
         pass
     if not existed:
-        path.unlink()
+        # Where a link leads to, and not the link.
+        path.resolve().unlink()
 
 
 def _same(path: Path, other: Path) -> bool:

@@ -150,7 +150,7 @@ class HoldPlanner:
         grouped = 0
         if gain < needed:
             at_once, gain = count, 0.0
-        elif self._settings.tier_margin > 0.0:
+        elif self._settings.tier_margin > 0.0 and at_once in tried:
             tiers = np.array([request.tier for request in running])
             closer = _grouped_order(
                 order, at_once, expected, tiers, columns.arrival, self._settings.tier_margin
@@ -218,9 +218,13 @@ def _grouped_order(
 ) -> IntArray:
     """Return ``order`` anew with those of the commonest tier of its first ``at_once`` counted as shorter by ``margin``, [n].
 
-    A batch of one tier can leave out together the work that its text does not need. Of two tiers as common the more
-    decided one is meant.
+    A batch of one tier can leave out together the work that its text does not need. Tier 0 has none to leave out, and is
+    nobody's group; of two others as common the more decided one is meant.
     """
-    common = max(tiers.tolist(), key=lambda tier: (np.count_nonzero(tiers[order[:at_once]] == tier), tier))
+    counts = np.bincount(tiers[order[:at_once]])
+    counts[0] = 0
+    if not counts.any():
+        return order
+    common = len(counts) - 1 - int(np.argmax(counts[::-1]))
     closer: IntArray = np.lexsort((arrival, np.where(tiers == common, (1.0 - margin) * expected, expected)))
     return closer
