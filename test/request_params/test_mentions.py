@@ -1,4 +1,4 @@
-"""The look at the bytes: whatever a check of the whole body would refuse or read, the look lets no such body pass."""
+"""The look at the bytes of a long body: it lets nothing pass that a check of the whole body would refuse or read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sgl_entropic.errors import RequestParameterError
@@ -18,12 +18,19 @@ from sgl_entropic.request_params import (
     PARAMETERS_KEY,
     RequestParams,
     check_sampling_params_keys,
-    may_mention,
     parse_top_level,
 )
+from sgl_entropic.request_params import may_mention as look
 
 NAMES = tuple(parameter.name for parameter in PARAMETERS)
 KEYS = (*NAMES, PARAMETERS_KEY, "custom_params", "sgl_entropic")
+
+
+def may_mention(body: bytes) -> bool:
+    """The look at a body that is long enough for one: with blanks at its end, which JSON allows."""
+    return look(body + b" " * (8192 * (body.count(b'"') + 1)))
+
+
 nested = st.sampled_from(
     [
         "{%s}",
@@ -103,19 +110,47 @@ def test_a_body_that_is_not_seen_means_nothing_to_us(body: dict[str, Any], ascii
         assert not refused(body)
 
 
-words = st.sampled_from(
-    [*KEYS, *(f'"{key}"' for key in KEYS), '":', "\\", "entropy", "\u00e9", "\n"]
-) | st.text(max_size=5)
+@pytest.mark.parametrize("name", KEYS)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+def test_a_key_is_seen_in_every_encoding_of_json(name: str, encoding: str) -> None:
+    body = json.dumps({"text": "é", name: 1}, ensure_ascii=False).encode(encoding)
+    assert name in json.loads(body)
+    assert may_mention(body)
 
 
-@example(text='client_id":', ascii_only=True)
-@given(st.lists(words, max_size=12).map(" ".join) | st.lists(words, max_size=6).map("".join), st.booleans())
-def test_a_prompt_may_hold_any_words(text: str, ascii_only: bool) -> None:  # noqa: FBT001
-    """Keys alone count: such a request is not even parsed."""
-    for body in ({"text": text}, {"messages": [{"role": "user", "content": text}], "stop": [text]}):
-        assert not may_mention(json.dumps(body, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass"))
+@pytest.mark.parametrize(
+    "key", ["/" * 50 + "entropy", "\n" * 50 + "entropy", '"entropy"', "é" * 50 + "entropy"]
+)
+def test_escapes_hide_no_key(key: str) -> None:
+    assert refused({key: 1})
+    for ascii_only in (True, False):
+        spelt = json.dumps({key: 1}, ensure_ascii=ascii_only).replace("/", "\\/")
+        assert key in json.loads(spelt)
+        assert may_mention(spelt.encode())
+
+
+words = st.sampled_from(["model", "sampling", 'a "summary"', "policy", "\n", "é", "target"])
+
+
+@given(st.lists(words, max_size=12).map(" ".join))
+def test_a_stock_body_is_passed_over(text: str) -> None:
+    """It is not even parsed."""
+    content = [
+        {"type": "text", "text": text},
+        {"type": "image_url", "image_url": {"url": "iVBORw0KGgo" * 30}},
+    ]
+    for body in (
+        {"model": "m", "messages": [{"role": "user", "content": content}], "stream_options": {}, "top_p": 1},
+        {"text": text, "sampling_params": {"temperature": 0}, "return_logprob": True},
+    ):
+        assert not may_mention(json.dumps(body, ensure_ascii=False).encode())
 
 
 def test_numbers_and_images_are_passed_over() -> None:
     body = {"input_ids": list(range(10_000)), "image_data": "iVBORw0KGgo" * 100_000, "max_tokens": 3}
-    assert not may_mention(json.dumps(body).encode())
+    assert not look(json.dumps(body).encode())
+
+
+def test_a_body_full_of_quotes_is_left_to_the_parser() -> None:
+    """Which is as fast; the look gives up early."""
+    assert look(json.dumps({"stop": ["a"] * 100_000}).encode())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from sgl_entropic.request_params import (
     parse_top_level,
 )
 
-# Fields of the bodies of SGLang 0.5.23 and of OpenAI that come nearest to ours.
+# Fields of the bodies of SGLang 0.5.23 and of OpenAI that come nearest to ours; test/runtime/test_stock_fields.py has all.
 STOCK = (
     "return_logprob",
     "return_hidden_states",
@@ -34,22 +35,48 @@ STOCK = (
     "custom_labels",
     "customized_info",
     "prompt",
+    "retention_policy",
+    "prompt_cache_retention",
+    "prompt_cache_key",
+    "safety_identifier",
+    "service_tier",
+    "truncation",
+    "reasoning",
+    "verbosity",
+    "stream_options",
+    "parallel_tool_calls",
+    "context_management",
+    "background",
 )
 # Keys of other tools, none of which may be taken for a slip of the pen.
 FOREIGN = (
     "client",
     "client_ids",
     "client_uid",
+    "client_info",
     "conversation_id",
     "sampling_model",
+    "sampling_models",
     "sampling_rate",
+    "sampling_again",
+    "sampling_actuators",
     "attention_mask",
+    "attention_policies",
+    "attention_prunning",
+    "retention_policies",
     "temperature",
+    "temperature_scale",
+    "temperature_scales",
     "max_temperature",
+    "min_keep_ration",
+    "keep_ratio",
     "keep_alive",
     "policy",
     "summary",
+    "return_summaries",
     "target",
+    "anthropic",
+    "anthropic_version",
 )
 NAMES = tuple(parameter.name for parameter in PARAMETERS)
 NOT_AT_THE_TOP = tuple(name for name in NAMES if name not in TOP_LEVEL)
@@ -63,7 +90,11 @@ MISSPELT = [
     ({"return_prompt_suprisal": 1}, "did you mean 'return_prompt_surprisal'"),
     ({"return_prompt_surprisals": 1}, "did you mean 'return_prompt_surprisal'"),
     ({"entropic": {"return_entropy": True}}, "expected custom_params.entropic"),
-    ({"Entropic": None}, "expected custom_params.entropic"),
+    ({"Entropic": {}}, "expected custom_params.entropic"),
+    ({"entopic": {}}, "expected custom_params.entropic"),
+    ({"SGLang-Entropic": {}}, "expected custom_params.entropic"),
+    ({"return_sumary": True}, "expected custom_params.entropic.return_summary, true or false"),
+    ({"return_summery": True}, "expected custom_params.entropic.return_summary, true or false"),
     ({"return_summary": True}, "expected custom_params.entropic.return_summary, true or false"),
     ({"custom_param": {"entropic": {}}}, "did you mean 'custom_params'"),
     ({"customParams": {"entropic": {}}}, "did you mean 'custom_params'"),
@@ -83,8 +114,20 @@ MISSPELT = [
     ({"clientId": "a"}, "expected custom_params.entropic.client_id, a name of 1 to 128"),
     ({"Client-ID": "a"}, "expected custom_params.entropic.client_id"),
     ({"samplingMode": "exact"}, "expected custom_params.entropic.sampling_mode, fixed or"),
-    ({"min_keep_ration": 0.5}, "expected custom_params.entropic.min_keep_ratio, a number from 0.01 to 1"),
-    ({"attention_prunning": False}, "expected custom_params.entropic.attention_pruning, true or false"),
+    ({"minKeepRatio": 0.5}, "expected custom_params.entropic.min_keep_ratio, a number from 0.01 to 1"),
+    ({"attention-pruning": False}, "expected custom_params.entropic.attention_pruning, true or false"),
+    (
+        {"custom_param": {"return_entropy": True}},
+        "did you mean 'custom_params'? expected custom_params.entropic",
+    ),
+    ({"customParams": {"client_id": "a"}}, "did you mean 'custom_params'? expected custom_params.entropic"),
+    ({"custom-params": {"samplingMode": "exact"}}, "did you mean 'custom_params'"),
+    ({"custom_param": {"custom_params": {"entropic": {}}}}, "did you mean 'custom_params'"),
+    ({"customParams": {"customParams": {"client_id": "a"}}}, "did you mean 'custom_params'"),
+    ({"custom_params": {"custom_params": {"client_id": "a"}}}, "expected custom_params.entropic"),
+    ({"custom_params": {"return_entropies": True}}, "did you mean 'return_entropy'"),
+    ({"custom_params": {"my_entropy_nats": 1}}, "expected custom_params.entropic"),
+    ({"extraBody": {"customParams": {"entropic": {}}}}, "expected custom_params.entropic"),
     (
         {"extra_body": {"client_id": "a"}},
         "'extra_body' = {'client_id': 'a'}; expected custom_params.entropic",
@@ -93,6 +136,18 @@ MISSPELT = [
     ({"options": {"custom_params": {"entropic": {}}}}, "expected custom_params.entropic"),
     ({"sampling_params": {"client_id": "a"}}, "sampling_params key 'client_id' = 'a' is not accepted there"),
     ({"sampling_params": [{}, {"custom_params": {"entropic": {}}}]}, "is not read on this route"),
+    (
+        {"sampling_params": {"custom_params": {"return_entropy": True}}},
+        "custom_params key 'return_entropy' = True is not accepted there; expected custom_params.entropic.return_entropy",
+    ),
+    (
+        {"sampling_params": [{"custom_params": {"client_id": "a"}}]},
+        "expected custom_params.entropic.client_id",
+    ),
+    (
+        {"sampling_params": {"customParams": {"client_id": "a"}}},
+        "did you mean 'custom_params'? expected custom_params.entropic",
+    ),
 ]
 
 
@@ -197,12 +252,51 @@ def test_keys_without_a_likeness_pass(body: dict[str, Any]) -> None:
     assert parse_custom_params(far) == RequestParams()
 
 
-def test_a_flood_of_keys_is_not_compared() -> None:
-    """A hostile body costs no more than reading it; what it says of ours still counts."""
-    body: dict[str, Any] = {f"return_entrop{number}": 1 for number in range(200_000)}
+@pytest.mark.parametrize(
+    "name", [*NOT_AT_THE_TOP, "clientId", "return-entropy", "return_entropi", "entropic"]
+)
+def test_null_asks_for_nothing(name: str) -> None:
+    """Wherever it stands: clients write it for what was not given."""
+    assert parse_top_level({name: None, "custom_params": {name: None}}) == RequestParams()
+    assert (
+        parse_top_level({"sampling_params": {name: None, "custom_params": {name: None}}}) == RequestParams()
+    )
+    assert parse_top_level({"extra_body": {name: None}, "custom_param": {name: None}}) == RequestParams()
+    check_sampling_params_keys({name: None}, GENERATE_PLACE)
+
+
+@pytest.mark.parametrize("field", ["metadata", "custom_labels", "logit_bias", "chat_template_kwargs"])
+@pytest.mark.parametrize("name", [*NAMES, "entropy", "target_entropy", "policy"])
+def test_fields_whose_keys_are_the_client_s_own_hold_any_word(field: str, name: str) -> None:
+    assert parse_top_level({field: {name: "a", "more": {name: {name: 1}}}}) == RequestParams()
+
+
+@pytest.mark.parametrize("name", ["client_id", "policy", "attention_policy", "target_entropy"])
+def test_common_words_below_any_key_pass(name: str) -> None:
+    """Of a tool, a schema, or another program's settings."""
+    for value in ({name: "a"}, [{name: "a"}], {"properties": {name: {"type": "string"}}}):
+        assert parse_top_level({"tools": value, "format": value, "options": value}) == RequestParams()
+        assert parse_top_level({"custom_params": {"mine": value if name in value else 1}}) == RequestParams()
+
+
+FLOODS = [
+    {f"return_sum{number}": 1 for number in range(50_000)},
+    {"sampling_params": [{"temperature": 0, f"attention_polic{number}": 1} for number in range(20_000)]},
+    {"sampling_params": [{"custom_params": {f"return_sum{number}": 1}} for number in range(20_000)]},
+    {"custom_param": {f"return_sum{number}": 1 for number in range(50_000)}},
+]
+
+
+@pytest.mark.parametrize("flood", FLOODS, ids=range(len(FLOODS)))
+def test_a_flood_of_keys_is_not_compared(flood: dict[str, Any]) -> None:
+    """A hostile body of a megabyte costs little more than reading it; what it says of ours still counts."""
+    start = time.process_time()
+    assert parse_top_level(flood) == RequestParams()
+    for one in flood.get("sampling_params", [flood]):
+        check_sampling_params_keys(one, GENERATE_PLACE)
+    assert time.process_time() - start < 0.5
     with pytest.raises(RequestParameterError, match="return_entropy = 1"):
-        parse_top_level({**body, "return_entropy": 1})
-    assert parse_top_level(body) == RequestParams()
+        parse_top_level({**flood, "return_entropy": 1})
 
 
 def test_a_long_key_is_not_compared() -> None:

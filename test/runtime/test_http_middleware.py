@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -17,7 +18,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from sgl_entropic.config import EntropicConfig, TelemetryConfig
-from sgl_entropic.request_params import PARAMETERS, TOP_LEVEL
+from sgl_entropic.request_params import PARAMETERS, TOP_LEVEL, parse_top_level
 from sgl_entropic.runtime import http_middleware
 from sgl_entropic.runtime.http_middleware import EntropicMiddleware
 from sgl_entropic.runtime.response import INFO_KEY, TOKEN_FIELDS
@@ -195,6 +196,126 @@ def test_the_place_of_generate_is_none_on_the_openai_routes(route: str, sampling
     message = message_of(server.ask(route, json={"prompt": "Hi", "sampling_params": sampling}), route)
     assert "expected custom_params.entropic" in message
     assert server.bodies == []
+
+
+@pytest.mark.parametrize("route", SILENT)
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"sampling_params": {"return_entropy": True}},
+        {"sampling_params": {"client_id": "a"}},
+        {"sampling_params": {"custom_params": {"entropic": {}}}},
+        {"sampling_params": [{}, {"custom_params": {"return_entropy": True}}]},
+        {"custom_params": {"return_entropy": True}},
+        {"custom_params": {"entropic": {"client_id": "a"}}},
+        {"custom_param": {"client_id": "a"}},
+        {"parameters": {"return_entropy": True}},
+        {"parameters": {"custom_params": {"entropic": {}}}},
+    ],
+)
+def test_routes_without_readings_look_where_the_others_do(route: str, body: Any) -> None:
+    """And name those that have them."""
+    server = Server()
+    message = message_of(server.ask(route, json={"model": "m", **body}), route)
+    assert "entrop" in message
+    assert f"not on {route}, accepted routes: /generate" in message
+    assert server.bodies == []
+
+
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [
+        ({"sampling_params": {"custom_params": {"entropic": {"return_entropy": True}}}}, "no readings here"),
+        (
+            {"sampling_params": [{"custom_params": {"entropic": {"return_summary": True}}}]},
+            "no readings here",
+        ),
+        ({"sampling_params": {"custom_params": {"entropic": {"client": 1}}}}, "key 'client' = 1"),
+        (
+            {"sampling_params": {"client_id": "a"}},
+            "expected sampling_params.custom_params.entropic.client_id",
+        ),
+        (
+            {"return_prompt_surprisal": True},
+            "return_prompt_surprisal: no readings here; not on /vertex_generate",
+        ),
+    ],
+)
+def test_the_parameters_of_vertex_are_those_of_generate(body: Any, named: str) -> None:
+    """But for the readings, which its answer has no place for."""
+    server = Server()
+    content = {"instances": [{"text": "Hi"}], "parameters": body}
+    message = message_of(server.ask("/vertex_generate", json=content), "/vertex_generate")
+    assert named in message
+    assert "accepted routes: /generate" in message
+    assert server.bodies == []
+
+
+def test_what_vertex_hands_to_generate_passes() -> None:
+    server = Server()
+    own = {"target_entropy_nats": 1.0, "client_id": "a", "return_entropy": False}
+    for parameters in ({"return_entropy": False}, {"sampling_params": {"custom_params": {"entropic": own}}}):
+        body = orjson.dumps({"instances": [{"text": "Hi", "client_id": "a"}], "parameters": parameters})
+        assert server.ask("/vertex_generate", content=body).status_code == 200
+        assert server.bodies.pop() == body
+
+
+@pytest.mark.parametrize("route", [*ROUTES, *SILENT])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"client_id": "a", "temperature": NaN}',
+        b'{"client_id": "a", "prompt": "\\ud800"}',
+        b'\xef\xbb\xbf{"client_id": "a"}',
+        '{"client_id": "a"}'.encode("utf-16"),
+        '{"client_id": "a"}'.encode("utf-16-le"),
+        b'{"client_id": "a", "image_data": "' + b"A" * 1_000_000 + b'"}',
+        b'{"image_data": "' + b"A" * 1_000_000 + b'", "clie\\u006et_id": "a"}',
+        ('{"prompt": "' + "A" * 500_000 + '", "client_id": "a"}').encode("utf-16-be"),
+    ],
+    ids=range(8),
+)
+def test_what_the_routes_would_read_is_looked_at(route: str, body: bytes) -> None:
+    """Also JSON that only the library of the routes reads, and in a long body."""
+    server = Server()
+    assert "client_id" in message_of(server.ask(route, content=body), route)
+    assert server.bodies == []
+
+
+@pytest.mark.parametrize("route", [*ROUTES, *SILENT])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"model":"m","messages":[],"retention_policy":"24h", "temperature_scale": 1}',
+        b'{"client_id": null, "sampling_params": {"client_id": null}, "custom_params": {"entropic": null}}',
+        b'{"temperature": NaN}',
+        b'{"a": "\xff"}',
+        b"[" * 5000,
+        b'{"a":' * 5000,
+        b'{"n": ' + b"9" * 5000 + b"}",
+        b'{"image_data": "' + b"A" * 1_000_000 + b'"}',
+    ],
+    ids=range(8),
+)
+def test_what_is_not_ours_is_left_to_the_route(route: str, body: bytes) -> None:
+    if body.startswith(b"["):
+        body = b'{"a": ' + body
+    server = Server()
+    assert server.ask(route, content=body).status_code == 200
+    assert server.bodies == [body]
+
+
+@pytest.mark.parametrize("route", ["/generate", "/v1/completions"])
+def test_a_batch_with_parameters_of_its_own_each_is_checked_quickly(route: str) -> None:
+    """The event loop waits meanwhile."""
+    sampling = {"temperature": 0.5, "max_new_tokens": 16, "top_p": 0.9, "min_new_tokens": 1, "stop": ["a"]}
+    content = {"text": ["Hi"] * 5000, "sampling_params": [sampling] * 5000}
+    start = time.process_time()
+    if route == "/generate":
+        http_middleware._checked_generate(content)
+    else:
+        parse_top_level(content)
+    assert time.process_time() - start < 0.25
 
 
 @pytest.mark.parametrize("route", SILENT)

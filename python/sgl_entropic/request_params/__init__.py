@@ -20,7 +20,12 @@ from sgl_entropic.request_params.parameters import (
     RequestParams,
 )
 from sgl_entropic.request_params.parse import MAX_KEYS, parse_custom_params, parse_top_level
-from sgl_entropic.request_params.spelling import check_sampling_params_keys, check_top_level_keys
+from sgl_entropic.request_params.spelling import (
+    check_sampling_params_keys,
+    check_top_level_keys,
+    check_unread_custom_params,
+    check_unread_sampling_params,
+)
 
 __all__ = [
     "GENERATE_PLACE",
@@ -36,6 +41,8 @@ __all__ = [
     "RequestParams",
     "check_sampling_params_keys",
     "check_top_level_keys",
+    "check_unread_custom_params",
+    "check_unread_sampling_params",
     "may_mention",
     "parse_custom_params",
     "parse_top_level",

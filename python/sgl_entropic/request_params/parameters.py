@@ -151,8 +151,6 @@ HOW = tuple(name for name in BY_NAME if name.startswith("sampling_") or name.end
 ATTENTION = tuple(name for name in BY_NAME if name.startswith("attention_") or name.endswith("_keep_ratio"))
 # What another extension may mean by the same name: no slip where it stands in another place than ours.
 COMMON = (*HOW, *ATTENTION, "client_id")
-# Words so plain that only their exact letters mean us: "client_ids" and "sampling_model" are other things.
-EVERYDAY = ("client_id", "sampling_mode", "sampling_gain")
 
 
 @dataclass(frozen=True, slots=True)

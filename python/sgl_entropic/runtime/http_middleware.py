@@ -1,11 +1,12 @@
 """ASGI middleware: refuses malformed entropic parameters before any route runs, and answers on the OpenAI routes.
 
-Innermost in the stack, behind authentication and decompression. A request that does not mention us is passed on with
-the bytes it came with, and its response is not looked at.
+Innermost in the stack, behind authentication and decompression. Whatever is not refused is passed on with the bytes it
+came with; the response to a request that asks for nothing is not looked at.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
@@ -19,10 +20,13 @@ from sgl_entropic.request_params import (
     RequestParams,
     check_sampling_params_keys,
     check_top_level_keys,
+    check_unread_custom_params,
+    check_unread_sampling_params,
     may_mention,
     parse_custom_params,
     parse_top_level,
 )
+from sgl_entropic.request_params.messages import shown
 from sgl_entropic.runtime.active_config import active_config
 from sgl_entropic.runtime.openai_response import JsonRewriter, SseRewriter
 from sgl_entropic.runtime.response_collector import SCOPE_KEY, ResponseCollector
@@ -37,6 +41,9 @@ GENERATE_ROUTES = frozenset({"/generate"})
 OPENAI_ROUTES = frozenset({"/v1/completions", "/v1/chat/completions", "/invocations"})
 # Routes that generate, and have no place for readings in what they answer.
 SILENT_ROUTES = frozenset({"/v1/responses", "/v1/messages", "/api/chat", "/api/generate", "/vertex_generate"})
+# Among them, the one that hands what is below its key "parameters" to /generate.
+_VERTEX = "/vertex_generate"
+_LONG = 262_144  # bytes of a body that may take longer to parse than to look through
 
 
 class EntropicMiddleware:
@@ -62,19 +69,21 @@ class EntropicMiddleware:
         if body is not None and not _may_be_an_object(body):
             await _refuse(send, "the body is not a JSON object; accepted: a JSON object", openai=openai)
             return
-        if body is None or not may_mention(body):
+        content = None if body is None else _parsed(body)
+        if content is None:
             await self._app(scope, replay, send)
             return
         try:
             if path in SILENT_ROUTES:
-                _refuse_asking(body, path)
-                await self._app(scope, replay, send)
-                return
-            params = _checked(body, openai=openai)
+                _refuse_asking(content, path)
+                params = RequestParams()
+            else:
+                params = parse_top_level(content) if openai else _checked_generate(content)
+                require_available(params, active_config())
         except RequestParameterError as error:
             await _refuse(send, str(error), openai=openai)
             return
-        if params is None or not _shows_anything(params):
+        if not _shows_anything(params):
             await self._app(scope, replay, send)
             return
         # It also takes what stands at the top level of the body to where the routes meet.
@@ -89,31 +98,56 @@ def _shows_anything(params: RequestParams) -> bool:
 
 def _may_be_an_object(body: bytes) -> bool:
     # Some of SGLang's routes answer a body that is valid JSON of another kind with an internal error.
-    # Marks of byte order are left to the route.
+    # Marks of byte order and UTF-16 are left to the route.
     start = body.lstrip()[:1]
-    return not start or start == b"{" or start[0] >= 0x80
+    return start in (b"", b"{", b"\0") or start[0] >= 0x80
 
 
-def _refuse_asking(body: bytes, path: str) -> None:
-    """Refuse readings where they could not be given, rather than ignore the asking."""
+def _parsed(body: bytes) -> dict[str, Any] | None:
+    """The JSON object in ``body``; ``None`` where there is none, which the route refuses, or none that can mean us."""
+    if len(body) >= _LONG and not may_mention(body):
+        return None
     try:
         content = orjson.loads(body)
     except orjson.JSONDecodeError:
-        return
-    places = [content, content.get("parameters")] if isinstance(content, dict) else []
-    accepted = f"accepted routes: {', '.join(sorted(GENERATE_ROUTES | OPENAI_ROUTES))}"
-    for place in places:
-        if isinstance(place, dict):
-            try:
-                check_top_level_keys(place, GENERATE_PLACE)
-            except RequestParameterError as error:
-                raise RequestParameterError(f"{error}; not on {path}, {accepted}") from None
-            custom = place.get("custom_params")
-            named = [name for name in TOP_LEVEL if place.get(name) not in (None, False)]
-            if named or (isinstance(custom, dict) and PARAMETERS_KEY in custom):
-                raise RequestParameterError(
-                    f"{', '.join(named) or 'custom_params.entropic'}: {path} answers no readings; {accepted}"
-                )
+        try:
+            content = json.loads(body)  # as the routes do: other encodings, NaN, any Unicode
+        except (ValueError, RecursionError):
+            return None
+    return content if isinstance(content, dict) else None
+
+
+def _refuse_asking(content: dict[str, Any], path: str) -> None:
+    """Refuse readings where they could not be given, rather than ignore the asking."""
+    handed_on = content.get("parameters") if path == _VERTEX else None
+    try:
+        if isinstance(handed_on, dict):
+            _refuse_asking_in(handed_on)
+            _refuse_readings(handed_on.get("sampling_params"))
+            content = {key: value for key, value in content.items() if key != "parameters"}
+        _refuse_asking_in(content)
+        check_unread_sampling_params(content.get("sampling_params"), "no readings here", GENERATE_PLACE)
+    except RequestParameterError as error:
+        accepted = ", ".join(sorted(GENERATE_ROUTES | OPENAI_ROUTES))
+        raise RequestParameterError(f"{error}; not on {path}, accepted routes: {accepted}") from None
+
+
+def _refuse_asking_in(place: dict[str, Any]) -> None:
+    named = [name for name in TOP_LEVEL if place.get(name) not in (None, False)]
+    if named:
+        raise RequestParameterError(f"{', '.join(named)}: no readings here")
+    check_top_level_keys(place, GENERATE_PLACE)
+    check_unread_custom_params(place.get("custom_params"), "", "no readings here", GENERATE_PLACE)
+
+
+def _refuse_readings(sampling: object) -> None:
+    """Refuse what asks to return something in the ``sampling_params`` of a route without a place for it."""
+    for one in sampling if isinstance(sampling, list) else [sampling]:
+        if isinstance(one, dict):
+            check_sampling_params_keys(one, GENERATE_PLACE)
+            custom = one.get("custom_params")
+            if custom and _shows_anything(parse_custom_params(custom, GENERATE_PLACE)):
+                raise RequestParameterError(f"{GENERATE_PLACE} = {shown(custom)}: no readings here")
 
 
 async def _read_body(receive: Receive) -> tuple[bytes | None, Receive]:
@@ -136,23 +170,10 @@ async def _read_body(receive: Receive) -> tuple[bytes | None, Receive]:
     return body, replay
 
 
-def _checked(body: bytes, *, openai: bool) -> RequestParams | None:
-    """Parameters of a body; ``None`` when it is not a JSON object, which the route itself refuses."""
-    try:
-        content = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return None
-    if not isinstance(content, dict):
-        return None
-    params = parse_top_level(content) if openai else _checked_generate(content)
-    require_available(params, active_config())
-    return params
-
-
 def _checked_generate(content: dict[str, Any]) -> RequestParams:
     """Parameters at the top level of a body of ``/generate``, after a check of those in its ``sampling_params``."""
     misplaced = content.get("custom_params")
-    if isinstance(misplaced, dict) and PARAMETERS_KEY in misplaced:
+    if isinstance(misplaced, dict) and misplaced.get(PARAMETERS_KEY) is not None:
         raise RequestParameterError(
             f"custom_params.entropic is not read at the top level of this route; expected {GENERATE_PLACE}"
         )
@@ -163,8 +184,9 @@ def _checked_generate(content: dict[str, Any]) -> RequestParams:
     for one in sampling if isinstance(sampling, list) else [sampling]:
         if isinstance(one, dict):
             check_sampling_params_keys(one, GENERATE_PLACE)
-            both = parse_top_level({**top, "custom_params": one.get("custom_params")}, GENERATE_PLACE)
-            require_available(both, active_config())
+            if one.get("custom_params") is not None:
+                both = parse_top_level({**top, "custom_params": one["custom_params"]}, GENERATE_PLACE)
+                require_available(both, active_config())
     return params
 
 
