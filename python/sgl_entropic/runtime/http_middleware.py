@@ -97,10 +97,15 @@ def _shows_anything(params: RequestParams) -> bool:
 
 
 def _may_be_an_object(body: bytes) -> bool:
-    # Some of SGLang's routes answer a body that is valid JSON of another kind with an internal error.
-    # Marks of byte order and UTF-16 are left to the route.
+    # Some of SGLang's routes answer anything else with an internal error.
     start = body.lstrip()[:1]
-    return start in (b"", b"{", b"\0") or start[0] >= 0x80
+    if start == b"\0" or start >= b"\x80":
+        # A mark of byte order, or UTF-16: the routes read that too.
+        try:
+            return isinstance(json.loads(body), dict)
+        except (ValueError, RecursionError):
+            return False
+    return start in (b"", b"{")
 
 
 def _parsed(body: bytes) -> dict[str, Any] | None:
