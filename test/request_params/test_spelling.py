@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import difflib
 from typing import Any
 
 import pytest
@@ -288,13 +288,13 @@ FLOODS = [
 
 
 @pytest.mark.parametrize("flood", FLOODS, ids=range(len(FLOODS)))
-def test_a_flood_of_keys_is_not_compared(flood: dict[str, Any]) -> None:
-    """A hostile body of a megabyte costs little more than reading it; what it says of ours still counts."""
-    start = time.process_time()
-    assert parse_top_level(flood) == RequestParams()
-    for one in flood.get("sampling_params", [flood]):
-        check_sampling_params_keys(one, GENERATE_PLACE)
-    assert time.process_time() - start < 0.5
+def test_a_flood_of_keys_is_not_compared(flood: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Likeness is costly, and only words a refusal; what a hostile body says of ours still counts."""
+    with monkeypatch.context() as patch:
+        patch.setattr(difflib, "get_close_matches", None)
+        assert parse_top_level(flood) == RequestParams()
+        for one in flood.get("sampling_params", [flood]):
+            check_sampling_params_keys(one, GENERATE_PLACE)
     with pytest.raises(RequestParameterError, match="return_entropy = 1"):
         parse_top_level({**flood, "return_entropy": 1})
 
