@@ -289,7 +289,6 @@ FLAGS: list[tuple[list[str], tuple[str, ...]]] = [
     (["--entropic-cpu-kv-pool-mib", "1"], ("--entropic-cpu-kv-pool-mib", "1", "64 to 1048576")),
     (["--entropic-config", "/no/such/file.yaml"], ("--entropic-config", "/no/such/file.yaml")),
     (["--entropic-nonsense", "1"], ("--entropic-nonsense",)),
-    (["--entropic-target-entropy-nats", "2"], ("did you mean '--entropic-sampling-target-nats'",)),
     # Contradictions of what is off.
     (
         ["--entropic-attention-min-keep-ratio", "0.5", "--entropic-attention-max-keep-ratio", "0.3"],
