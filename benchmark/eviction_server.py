@@ -23,6 +23,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,10 @@ from eviction_load import claims, simulation
 from eviction_load.runner import ASSUMED, Findings, Loads, Pace, Run, content_of, simulated_table
 from eviction_load.servers import ARMS, COMMON, GRAVITY
 from eviction_load.sessions import NAMES, TRACE, Chat, Structured
-from harness import measuring, run_facts, write_result
+from harness import Claim, claim, measuring, run_facts, write_result
 
 from sgl_entropic.models import resolve_model_path
+from sgl_entropic.replay.arms import PLAIN
 
 _CHAT, _STRUCTURED = Chat(), Structured()
 
@@ -47,7 +49,11 @@ def parser() -> argparse.ArgumentParser:
     it.add_argument(
         "--arms", nargs="+", choices=tuple(ARMS), metavar="ARM", help=f"default: all but {GRAVITY}"
     )
-    it.add_argument("--simulate", action="store_true", help="no server: what each policy finds cached")
+    it.add_argument(
+        "--simulate",
+        action="store_true",
+        help="no server: what each policy finds cached; NAME_simulated is written",
+    )
     it.add_argument("--rounds", type=int, default=3)
     it.add_argument("--seed", type=int, default=1)
     it.add_argument("--pool-tokens", type=int, default=6144, help="KV slots of the server")
@@ -154,11 +160,42 @@ def settings_of(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def simulated_claims(found: dict[str, list[simulation.Simulated]]) -> list[Claim]:
+    """Hit shares of ours over those of the best plain policy of all rounds; the interval is over rounds."""
+    made = []
+    for load, each in found.items():
+
+        def ratio(rounds: list[simulation.Simulated]) -> float:
+            best = max(sum(one.hit_share[name] for one in rounds) for name in PLAIN)
+            return sum(one.hit_share["ours"] for one in rounds) / best
+
+        ratios = [ratio([one]) for one in each]
+        made.append(
+            claim(
+                f"evict_simulated_{load}_vs_best",
+                ratio(each),
+                (min(ratios), max(ratios)),
+                "ratio",
+                ">= 0.995",
+            )
+        )
+    return made
+
+
 def main() -> None:
     """Command line."""
     options = checked(parser())
     if options.simulate:
-        print(simulation.table(simulated_table(simulated(options).simulated)))
+        found = simulated(options).simulated
+        print(simulation.table(simulated_table(found)))
+        if options.name:
+            write_result(
+                f"{options.name}_simulated",
+                simulated_claims(found),
+                run_facts(options.seed),
+                {load: [asdict(one) for one in each] for load, each in found.items()},
+                **settings_of(options),
+            )
         return
     folder = Path(tempfile.mkdtemp(prefix="eviction_server_"))
     facts = run_facts(options.seed)
