@@ -281,3 +281,53 @@ def test_chunks_retractions_and_priorities_splice_nothing(
     for one, answer in zip(MIXED, crowd, strict=True):
         assert answer["text"] == ask(eager, **one)["text"]
     assert crowded.slots_left_over() == 0
+
+
+ROWS_ONLY = """
+import runpy, sys
+from sgl_entropic.scheduling import CostModel
+from sgl_entropic.scheduling.hold import HoldPlanner
+
+class Nobody:
+    asked = 0
+
+    def carries(self, token_ms):
+        # Not before texts have got beyond their openings, which are weak whatever they say.
+        self.asked += 1
+        return self.asked > 8
+
+    def load(self, token_ms):
+        return 0.0
+
+def init(self, settings, cost, belief, demand, stock=HoldPlanner.__init__):
+    stock(self, settings, CostModel(frozen=True, decode=(0.5, 2.0, 0.0)), belief, Nobody())
+
+HoldPlanner.__init__ = init
+sys.argv[0] = "launch_server"
+runpy.run_module("sgl_entropic.launch_server", run_name="__main__", alter_sys=True)
+"""
+
+
+def test_a_reduced_batch_is_grouped_by_the_tiers_that_gravity_finds(
+    tmp_path: Any, counters: Callable[[Server], dict[str, int]]
+) -> None:
+    """Planners believe that rows are all that a step costs and nobody else comes: holding pays. Tiers are of real entropies."""
+    flags = ("--entropic-scheduling", "on", "--entropic-scheduling-tier-margin", "0.5")
+    flags += (
+        "--entropic-scheduling-pace",
+        "off",
+        "--entropic-gravity",
+        "on",
+        "--entropic-gravity-signal",
+        "entropy",
+    )
+    lengths = [200 + 4 * (i * 7 % 16) for i in range(16)]
+    asks = [{"text": prompt(300 + i, 20), "tokens": tokens} for i, tokens in enumerate(lengths)]
+    with Server([sys.executable, "-c", ROWS_ONLY, *flags], tmp_path / "server.log", {}) as running:
+        answers = at_once(running, asks)
+        acted = counters(running)
+        assert running.slots_left_over() == 0
+    assert [answer["meta_info"]["completion_tokens"] for answer in answers] == lengths
+    assert acted["strong_tokens"] + acted["medium_tokens"] > 0
+    assert acted["held_rows"] > 0
+    assert acted["tier_grouped_rows"] > 0
