@@ -159,6 +159,8 @@ def main() -> None:
                 f"strong_{trial}",
                 "--gravity",
                 "1",
+                "--surprisal-weight",
+                "0.5",
                 "--policies",
                 OURS,
                 PLACEBO,

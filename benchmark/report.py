@@ -44,6 +44,7 @@ HEADLINES = {
     "evict_server_recompute_vs_lru": "Eviction by return time over LRU, prompt tokens computed",
     "evict_server_ttft_p90_vs_lru": "p90 of the time to the first token",
     "evict_surprisal_vs_placebo": "its hits with surprisals drawn at random over the same shuffled: a check, no evidence",
+    "evict_measured_surprisal_vs_plain": "its hits with surprisals measured on real texts over none",
     "gravity_tps_ratio": "Narrative gravity on over off, tokens per second",
 }
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
+from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import httpx
@@ -140,15 +143,38 @@ def test_who_goes_next(evicting: Server) -> None:
 
 
 def test_what_waits_is_spared(evicting: Server, counters: Callable[[Server], dict[str, int]]) -> None:
-    """More requests than places, each with a prefix that is cached when it comes."""
-    prefixes = [first_turn(20 + number)[:100] for number in range(20)]
-    for prefix in prefixes:
+    """All places taken by requests that grow over what is cached, half of which the ten that wait will match."""
+    assert httpx.post(evicting.url + "/flush_cache", timeout=TIMEOUT_S).status_code == 200
+    needed = [first_turn(100 + number)[:100] for number in range(10)]
+    others = [first_turn(200 + number)[:190] for number in range(10)]
+    # The oldest are not needed: they may go before anybody waits.
+    for prefix in [*others[:5], *chain(*zip(needed[:5], others[5:], strict=True)), *needed[5:]]:
         ask(evicting, prefix, 1)
-    before = counters(evicting)["lookahead_saved_tokens"]
-    with ThreadPoolExecutor(20) as pool:
-        answers = list(pool.map(lambda prefix: ask(evicting, [*prefix, *range(900, 960)], 60), prefixes))
-    assert all(answer["meta_info"]["completion_tokens"] == 60 for answer in answers)
-    assert counters(evicting)["lookahead_saved_tokens"] > before
+    before = counters(evicting)
+    begun = Barrier(9, timeout=TIMEOUT_S)
+
+    def grow(number: int) -> None:
+        sampling = {"temperature": 0.0, "max_new_tokens": 200, "ignore_eos": True}
+        body = {"input_ids": first_turn(300 + number)[:20], "sampling_params": sampling, "stream": True}
+        with httpx.stream("POST", evicting.url + "/generate", json=body, timeout=TIMEOUT_S) as response:
+            lines = response.iter_lines()
+            next(lines)
+            begun.wait()
+            assert sum(1 for _ in lines) > 0
+
+    with ThreadPoolExecutor(18) as pool:
+        growing = [pool.submit(grow, number) for number in range(8)]
+        begun.wait()
+        answers = list(pool.map(lambda prefix: ask(evicting, [*prefix, *range(900, 920)], 10), needed))
+        for one in growing:
+            one.result()
+    acted = {name: count - before[name] for name, count in counters(evicting).items()}
+    assert acted["evicted_tokens"] > 1000
+    assert acted["lookahead_saved_tokens"] > 0
+    # There was enough else, so none of theirs went.
+    assert acted["evicted_needed_tokens"] == 0
+    found = [answer["meta_info"]["cached_tokens"] for answer in answers]
+    assert min(found) >= 100 - 1, found
 
 
 def test_flushed_is_empty_and_works_on(evicting: Server) -> None:
@@ -198,3 +224,26 @@ def test_chunks_and_retractions_splice_nothing(
     assert [answer["output_ids"][:ANSWER_TOKENS] for answer in answers] == plain[0][:CONVERSATIONS]
     assert [answer["output_ids"] for answer in again] == plain[0]
     assert crowded.slots_left_over() == 0
+
+
+def test_in_strong_gravity_the_predictable_goes_first(
+    tmp_path: Path, counters: Callable[[Server], dict[str, int]]
+) -> None:
+    """Everybody is in the strong tier by the thresholds, and two requests run while the others come and go."""
+    flags = [*SMALL, "--entropic-eviction", "on", "--entropic-eviction-surprisal-weight", "4"]
+    flags += ["--entropic-gravity", "on", "--entropic-gravity-gravity-threshold", "-1"]
+    for tier in ("", "medium-"):
+        flags += [f"--entropic-gravity-{tier}entropy-threshold-nats", "20"]
+    flags += ["--entropic-gravity-dwell-tokens", "1"]
+    with entropic_server(tmp_path / "server.log", *flags, env=STRICT) as running:
+        with ThreadPoolExecutor(2) as pool:
+            long = [pool.submit(ask, running, first_turn(70 + number)[:40], 500) for number in range(2)]
+            # Every second one says the same word again and again.
+            for number in range(24):
+                ask(running, first_turn(number) if number % 2 else [2000 + number, *[1000] * 250], 1)
+            for one in long:
+                one.result()
+        (state,) = httpx.get(running.url + "/entropic/eviction", timeout=TIMEOUT_S).json()["schedulers"]
+        assert counters(running)["evicted_predictable_tokens"] > 0
+        assert any(node["surprisal_nats"] is not None for node in state["next"])
+        assert running.slots_left_over() == 0

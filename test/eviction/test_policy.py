@@ -59,11 +59,16 @@ def test_no_weight_lifts_a_node_above_what_is_needed() -> None:
 @pytest.mark.parametrize(("gravity", "first"), [(0.0, 1), (0.5, 1), (1.0, 0)])
 def test_the_predictable_goes_first_only_under_strong_gravity(gravity, first) -> None:
     leaves = _leaves([10.0, 11.0], surprisal=[0.5, 4.0])
-    assert np.argmin(EvictionPolicy().rank(leaves, gravity)) == first
+    assert np.argmin(EvictionPolicy(EvictionSettings(surprisal_weight=0.5)).rank(leaves, gravity)) == first
+
+
+def test_surprisal_does_nothing_unless_it_is_given_a_weight() -> None:
+    leaves = _leaves([10.0, 11.0], surprisal=[0.5, 4.0])
+    assert EvictionPolicy().rank(leaves, 1.0).tolist() == EvictionPolicy().rank(leaves, 0.0).tolist()
 
 
 def test_unknown_surprisal_is_like_the_mean() -> None:
-    policy = EvictionPolicy()
+    policy = EvictionPolicy(EvictionSettings(surprisal_weight=0.5))
     rank = policy.rank(_leaves([10.0, 10.0, 10.0], surprisal=[1.0, math.nan, 3.0]), 1.0)
     assert rank[0] < rank[1] < rank[2]
     assert policy.rank(_leaves([10.0]), 1.0) == pytest.approx(policy.rank(_leaves([10.0])))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from sgl_entropic.eviction import EvictionSettings
 from sgl_entropic.replay import arms, surprisal
 from sgl_entropic.replay.policy import Policy
 from sgl_entropic.replay.prefill import PrefillCost
@@ -32,7 +33,9 @@ def _trace_of(*paths: Sequence[int], seconds: int = 10) -> Trace:
 
 def _makers(trace: Trace) -> dict[str, Callable[[], Policy]]:
     """All policies."""
-    settings = arms.ArmSettings(COST, tlru_threshold_tokens=4, gravity=1.0)
+    settings = arms.ArmSettings(
+        COST, tlru_threshold_tokens=4, gravity=1.0, eviction=EvictionSettings(surprisal_weight=0.5)
+    )
     return arms.factories(trace, surprisal.synthetic(trace, 0), settings)
 
 

@@ -135,7 +135,7 @@ def test_hashes_of_64_bits_are_ids(trace, tmp_path, capsys) -> None:
     found = []
     for path in (trace, large):
         out = tmp_path / "out.json"
-        assert main([str(path), "--pools", "5", "--gravity", "1", "--json", str(out)]) == 0
+        assert main([str(path), "--pools", "5", "--gravity", "1", "--surprisal-weight", "0.5", "--json", str(out)]) == 0
         rows = json.loads(out.read_text())["rows"]
         found.append([{key: value for key, value in row.items() if key != "replay_s"} for row in rows])
     assert found[0] == found[1]
@@ -166,7 +166,13 @@ def test_a_missing_file_is_said(tmp_path, capsys) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--pools", "0"], ["--gravity", "2"], ["--policies", "best"], ["--skip", "-1"], ["--seed", "-1"]],
+    [
+        ["--pools", "0"],
+        ["--gravity", "2"],
+        ["--policies", "best"],
+        ["--skip", "-1"],
+        ["--seed", "-1"],
+    ],
 )
 def test_options_out_of_range_are_refused(trace, capsys, arguments) -> None:
     with pytest.raises(SystemExit):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from sgl_entropic.eviction import EvictionSettings
 from sgl_entropic.replay.cache import replay
 from sgl_entropic.replay.ours import Ours
 from sgl_entropic.replay.trace import build
@@ -58,8 +59,11 @@ def test_a_block_is_cut_short_until_a_longer_prompt_shows_it_whole() -> None:
 def test_surprisal_does_nothing_outside_strong_gravity(trace_of) -> None:
     trace = trace_of(*_conversations(40))
     nats = np.linspace(0.1, 9.0, len(trace.parent))
+    weighed = EvictionSettings(surprisal_weight=0.5)
     hits = {
-        gravity: [replay(trace, Ours(trace, given, gravity), 30).hit_blocks for given in (nats, nats[::-1])]
+        gravity: [
+            replay(trace, Ours(trace, given, gravity, weighed), 30).hit_blocks for given in (nats, nats[::-1])
+        ]
         for gravity in (0.0, 0.5)
     }
     assert len({found for pair in hits.values() for found in pair}) == 1

@@ -5,8 +5,8 @@ from __future__ import annotations
 from sgl_entropic.config.knobs import FlagSpec, sections_of, setting, specs_of
 from sgl_entropic.config.model import EntropicConfig
 
-# What works only beside another section. A surprisal weight of 0 asks for nothing.
-_BESIDE_GRAVITY = {"scheduling.tier_margin": 0.0, "eviction.surprisal_weight": 0.0}
+# What works only beside another section.
+_BESIDE_GRAVITY = ("scheduling.tier_margin", "eviction.surprisal_weight")
 
 
 def without_effect(config: EntropicConfig) -> list[str]:
@@ -33,11 +33,7 @@ def _missing_switch(config: EntropicConfig, spec: FlagSpec, value: object) -> st
     fields = sections_of(EntropicConfig)[section].model_fields
     if "enabled" in fields and not getattr(config, section).enabled:
         return "" if fields["enabled"].default else f"{_flag(f'{section}.enabled')} on"
-    if (
-        spec.dotted in _BESIDE_GRAVITY
-        and not config.gravity.enabled
-        and value != _BESIDE_GRAVITY[spec.dotted]
-    ):
+    if spec.dotted in _BESIDE_GRAVITY and not config.gravity.enabled:
         return f"{_flag('gravity.enabled')} on"
     if spec.dotted == "trace.queue_records" and config.trace.path is None and config.trace.publish is None:
         return f"{_flag('trace.path')} or {_flag('trace.publish')}"

@@ -215,7 +215,7 @@ class EvictionConfig(Section):
             description="Exponent of a prefix's surprisal relative to the others', when all requests are in strong gravity; "
             "0 ignores it.",
         ),
-    ] = 0.5
+    ] = 0.0
     work_weight: Annotated[
         float,
         Field(

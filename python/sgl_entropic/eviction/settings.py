@@ -25,7 +25,7 @@ class EvictionSettings:
         half_life_visits: requests after which what was counted weighs half.
     """
 
-    surprisal_weight: float = 0.5
+    surprisal_weight: float = 0.0
     work_weight: float = 0.0
     work_per_context: float = 1e-5
     cell_prior: float = 50.0

@@ -75,6 +75,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--gravity", type=_share, default=0.0, help="share of active requests in strong gravity")
     add("--ghosts", type=_natural, default=GHOST_BLOCKS, help="ours: evicted blocks it remembers")
     add("--work-weight", type=float, default=0.0, help="ours: exponent of the prefill work a token saves")
+    add(
+        "--surprisal-weight",
+        type=float,
+        default=0.0,
+        help="ours: exponent of a block's surprisal where --gravity is 1, none up to 0.5",
+    )
     add("--seed", type=_natural, default=0, help="of synthetic and shuffled surprisal")
     add("--json", type=Path, metavar="FILE", help="write all figures")
     add("--plot", type=Path, metavar="FILE", help="write a picture")
@@ -158,7 +164,9 @@ def _settings(arguments: argparse.Namespace) -> arms.ArmSettings:
         seed=arguments.seed,
         ghost_blocks=arguments.ghosts,
         eviction=EvictionSettings(
-            work_weight=arguments.work_weight, work_per_context=cost.p2_ms / cost.p1_ms
+            surprisal_weight=arguments.surprisal_weight,
+            work_weight=arguments.work_weight,
+            work_per_context=cost.p2_ms / cost.p1_ms,
         ),
     )
 

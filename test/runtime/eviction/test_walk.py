@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from sgl_entropic.eviction import EvictionSettings, Leaves
 
+WEIGHED = EvictionSettings(surprisal_weight=0.5)
+
 
 def naive_victims(rig: Rig, tokens: int) -> list[int]:
     """Take the leaf of least rank, again and again; ids of what goes."""
@@ -100,7 +102,7 @@ def test_a_kind_of_prefix_that_returns_stays_longer_than_one_that_does_not() -> 
 def test_the_predictable_goes_first_where_most_requests_are_in_strong_gravity() -> None:
     gravity = [0.0]
     readings = torch.full((513,), float("nan"))
-    rig = Rig(gravity=lambda: gravity[0], readings=lambda: readings)
+    rig = Rig(settings=WEIGHED, gravity=lambda: gravity[0], readings=lambda: readings)
     for start in (100, 200, 300):
         rig.serve(range(start, start + 20))
         rig.clock.now_s += 1.0
@@ -126,7 +128,7 @@ def test_the_predictable_goes_first_where_most_requests_are_in_strong_gravity() 
 
 def test_parts_of_a_node_have_surprisals_of_their_own() -> None:
     readings = torch.arange(513, dtype=torch.float32)
-    rig = Rig(gravity=lambda: 1.0, readings=lambda: readings)
+    rig = Rig(settings=WEIGHED, gravity=lambda: 1.0, readings=lambda: readings)
     rig.serve(range(100, 120))
     rig.book.ranks(1.0)
     rig.serve([*range(100, 105), 7, 8])
