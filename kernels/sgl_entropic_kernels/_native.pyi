@@ -16,10 +16,11 @@ Cache: TypeAlias = Any
 # uint8.
 Mask: TypeAlias = Any
 
-# Keys, blocks, budget, sinks, recent, bonus. Of the first ``blocks`` blocks, the first ``sinks``, the last ``recent``, and
-# up to ``budget`` in all those of the largest ``reference_ops.block_scores``; of equals the later ones. ``bonus`` float32
-# [blocks]; NaN: read before all others. Attention below e^-87 of what each head pays most for is none at all.
-Choice: TypeAlias = tuple[BlockKeys, int, int, int, int, Floats]
+# Keys, blocks, budget, sinks, recent, bonus, tilt. Of the first ``blocks`` blocks, the first ``sinks``, the last ``recent``,
+# and up to ``reference_ops.layer_budgets`` in all, the mean of which is ``budget``, those of the largest
+# ``reference_ops.block_scores``; of equals the later ones. ``bonus`` float32 [blocks]; NaN: read before all others. Attention
+# below e^-87 of what each head pays most for is none at all.
+Choice: TypeAlias = tuple[BlockKeys, int, int, int, int, Floats, float]
 
 PackFormat: TypeAlias = Literal["float32", "lossless", "int8", "small"]
 

@@ -6,7 +6,10 @@ Arrays of any float dtype enter, float64 leaves. Natural logs, entropies in nats
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -219,6 +222,22 @@ def block_keys(keys: ArrayLike, block_tokens: int, *, bounds: bool) -> Floats:
     blocks = every[: len(every) // block_tokens * block_tokens].reshape(-1, block_tokens, *every.shape[1:])
     parts = [blocks.min(1), blocks.max(1)] if bounds else [blocks.mean(1)]
     return f64(from_bfloat16(to_bfloat16(np.stack(parts, 1))))
+
+
+def layer_budgets(budget: int, blocks: int, least: int, layers: int, tilt: float) -> list[int]:
+    """Blocks that each layer reads: on the mean ``budget``, the last layer ``tilt`` more of it, the first as much less.
+
+    Between the two in a line, rounded so that the sum is that of ``layers`` budgets. Where a layer would read fewer than
+    ``least`` or more than ``blocks``, all lean less, until none does.
+    """
+    room = min(Fraction(tilt) * budget, Fraction(blocks - budget), Fraction(budget - least))
+    if layers == 1:
+        return [budget]
+    lean = [room * (2 * Fraction(layer, layers - 1) - 1) for layer in range(layers)]
+    before = [sum(lean[:layer], Fraction(0)) for layer in range(layers + 1)]
+    # Of what is a whole number but for the rounding of the tilt.
+    ends = [layer * budget + math.floor(part + Fraction(1, 10**7)) for layer, part in enumerate(before)]
+    return [after - start for start, after in pairwise(ends)]
 
 
 def block_scores(q: ArrayLike, keys: Floats, scoring: Scoring, bonus: ArrayLike) -> Floats:

@@ -150,7 +150,7 @@ void reset_block_keys(sge::BlockKeys& self) {
   self.release();
 }
 
-using ChoiceRow = std::tuple<std::shared_ptr<sge::BlockKeys>, int, int, int, int, Vector>;
+using ChoiceRow = std::tuple<std::shared_ptr<sge::BlockKeys>, int, int, int, int, Vector, double>;
 
 // Claims the keys of choices, and gives them back.
 class Claims {
@@ -170,16 +170,17 @@ class Claims {
 
 // What the row says, checked, its keys claimed.
 sge::Choice choice_of(const ChoiceRow& row, int block_tokens, Claims& claims) {
-  const auto& [keys, blocks, budget, sinks, recent, bonus] = row;
+  const auto& [keys, blocks, budget, sinks, recent, bonus, tilt] = row;
   require(sinks >= 0 && recent >= 0 && int64_t{sinks} + recent <= budget && budget <= blocks,
           "accepted: sinks + recent <= budget <= blocks");
   require_memory(bonus);
   require(bonus.shape(0) == static_cast<size_t>(blocks), "bonus must be [blocks]");
+  require(tilt >= 0 && tilt <= 1, "accepted: tilt within 0 and 1");
   claims.add(keys);
   require(keys->block_tokens() == 0 || keys->block_tokens() == block_tokens,
           "the keys of a choice are of blocks of " + std::to_string(keys->block_tokens()) + " tokens, not " +
               std::to_string(block_tokens));
-  return {keys, blocks, budget, sinks, recent, {bonus.data(), bonus.data() + blocks}};
+  return {keys, blocks, budget, sinks, recent, {bonus.data(), bonus.data() + blocks}, tilt};
 }
 
 // One for each request; none where no request has one.
@@ -274,7 +275,7 @@ void choose_blocks(const ChoiceRow& choice, int layer, const Matrix& q, const Ca
   keys->make_room(count, block_tokens);
   const sge::AttentionShape shape{q_heads, static_cast<float>(scale), static_cast<float>(logit_cap), -1};
   Unlocked unlocked;
-  sge::choose(one, q.data(), shape, keys->upto(layer, count, kv, at.data()), kept.data());
+  sge::choose(one, layer, q.data(), shape, keys->upto(layer, count, kv, at.data()), kept.data());
 }
 
 }  // namespace

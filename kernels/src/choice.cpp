@@ -63,12 +63,25 @@ uint64_t rank_of(float score, int block) {
 
 }  // namespace
 
-void choose(const Choice& choice, const float* q, const AttentionShape& shape, const uint16_t* keys, uint8_t* kept) {
+int Choice::of_layer(int layer) const {
+  const int layers = keys->layers(), least = sinks + recent;
+  const double room = std::min({tilt * budget, double(blocks - budget), double(budget - least)});
+  if (layers == 1 || room <= 0) return budget;
+  // Of all layers before the n-th; whole numbers whose differences lie within what each layer may read.
+  const auto before = [&](int n) {
+    const double leaning = double(n) * (n - 1) / (layers - 1) - n;
+    return int64_t{n} * budget + static_cast<int64_t>(std::floor(leaning * room + 1e-7));
+  };
+  return static_cast<int>(before(layer + 1) - before(layer));
+}
+
+void choose(const Choice& choice, int layer, const float* q, const AttentionShape& shape, const uint16_t* keys,
+            uint8_t* kept) {
   const int blocks = choice.blocks, first_recent = blocks - choice.recent;
   std::fill(kept, kept + blocks, uint8_t{0});
   std::fill(kept, kept + choice.sinks, uint8_t{1});
   std::fill(kept + first_recent, kept + blocks, uint8_t{1});
-  const int rest = choice.budget - choice.sinks - choice.recent;
+  const int rest = choice.of_layer(layer) - choice.sinks - choice.recent;
   if (rest <= 0) return;
   thread_local std::vector<float> weights, sums, score;
   thread_local std::vector<uint64_t> ranks;
@@ -104,7 +117,7 @@ void choose_all(const std::vector<Choice>& choices, const float* q, int ldq, con
     const Choice& choice = choices[static_cast<size_t>(r)];
     const int64_t* slots = requests.slots + requests.first[r];
     const uint16_t* keys = choice.keys->upto(layer, choice.blocks, kv, slots);
-    choose(choice, q + requests.query[r] * ldq, shape, keys, blocks.kept.data() + r * blocks.width);
+    choose(choice, layer, q + requests.query[r] * ldq, shape, keys, blocks.kept.data() + r * blocks.width);
   });
 }
 

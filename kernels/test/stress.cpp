@@ -383,6 +383,7 @@ sge::Choice some_choice(Random& random, int blocks, int layers, int kv_heads, in
   sge::Choice c{keys, blocks, random.between(0, blocks), 0, 0, random.normals(static_cast<size_t>(blocks))};
   c.sinks = random.between(0, std::min(c.budget, 2)), c.recent = random.between(0, std::min(c.budget - c.sinks, 2));
   c.bonus[random.between(0, blocks - 1)] = random.coin() ? NAN : 0.0f;
+  c.tilt = random.between(0, 4) / 4.0;
   return c;
 }
 
@@ -396,18 +397,19 @@ void check_choice(Random& random) {
   random.shuffle(slots);
   const sge::AttentionShape shape{q_heads, 0.25f, random.coin() ? 0.0f : 3.0f, -1};
   const Floats q = random.normals(static_cast<size_t>(q_heads) * d);
-  const sge::Choice c = some_choice(random, blocks, 1, kv_heads, d);
+  const int layers = random.between(1, 4), layer = random.between(0, layers - 1);
+  const sge::Choice c = some_choice(random, blocks, layers, kv_heads, d);
   const bool bounds = c.keys->kind() == sge::BlockKind::kBounds;
   expect(c.keys->claim() && !c.keys->claim(), "a claim");
   const int some = random.between(1, blocks);
   c.keys->make_room(some, block_tokens);
-  c.keys->upto(0, some, cache.view(), slots.data());
+  c.keys->upto(layer, some, cache.view(), slots.data());
   c.keys->make_room(blocks, block_tokens);
-  const uint16_t* keys = c.keys->upto(0, blocks, cache.view(), slots.data());
+  const uint16_t* keys = c.keys->upto(layer, blocks, cache.view(), slots.data());
   c.keys->release();
-  expect(c.keys->ready() == blocks && c.keys->block_tokens() == block_tokens, "blocks that are ready");
+  expect(c.keys->ready() == (layers == 1 ? blocks : 0) && c.keys->block_tokens() == block_tokens, "blocks that are ready");
   std::vector<uint8_t> kept(blocks, 7);
-  sge::choose(c, q.data(), shape, keys, kept.data());
+  sge::choose(c, layer, q.data(), shape, keys, kept.data());
   std::vector<double> scores(blocks, 0.0);
   for (int h = 0; h < q_heads; ++h) {
     const int kv_head = h / (q_heads / kv_heads);
@@ -439,7 +441,10 @@ void check_choice(Random& random) {
     if (kept[b] && !always) least = std::min(least, score);
     if (!kept[b]) most = std::max(most, score);
   }
-  expect(std::count(kept.begin(), kept.end(), 1) == c.budget, "as many blocks as may be");
+  int of_all = 0;
+  for (int l = 0; l < layers; ++l) of_all += c.of_layer(l);
+  expect(of_all == layers * c.budget, "the budgets of all layers");
+  expect(std::count(kept.begin(), kept.end(), 1) == c.of_layer(layer), "as many blocks as may be");
   // A mean may round to its other neighbour in bfloat16.
   expect(least >= most - 5e-3, "a block that scores more is left out");
 }

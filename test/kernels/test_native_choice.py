@@ -32,9 +32,14 @@ class Shares:
     sinks: int
     recent: int
     bonus: Any
+    tilt: float = 0.0
 
     def row(self, keys: Any) -> tuple[Any, ...]:
-        return (keys, self.blocks, self.budget, self.sinks, self.recent, self.bonus)
+        return (keys, self.blocks, self.budget, self.sinks, self.recent, self.bonus, self.tilt)
+
+    def of_layer(self, layer: int, layers: int) -> int:
+        least = self.sinks + self.recent
+        return oracle.layer_budgets(self.budget, self.blocks, least, layers, self.tilt)[layer]
 
 
 def shares_of(rng: np.random.Generator, blocks: int) -> Shares:
@@ -43,13 +48,13 @@ def shares_of(rng: np.random.Generator, blocks: int) -> Shares:
     recent = int(rng.integers(0, min(budget - sinks, 3) + 1))
     bonus = (rng.integers(0, 3) * checks.normal(rng, blocks)).astype(np.float32)
     bonus[rng.random(blocks) < 0.1] = np.nan
-    return Shares(blocks, budget, sinks, recent, bonus)
+    return Shares(blocks, budget, sinks, recent, bonus, float(rng.choice([0.0, 0.3, 1.0, rng.random()])))
 
 
-def check_shares(kept: Any, shares: Shares, scores: Any) -> None:
+def check_shares(kept: Any, shares: Shares, scores: Any, layer: int = 0, layers: int = 1) -> None:
     """As many as may be, the first and the last ones, and none that scores less than one that is left out."""
     assert set(kept.tolist()) <= {0, 1}
-    assert kept.sum() == shares.budget
+    assert kept.sum() == shares.of_layer(layer, layers)
     middle = np.arange(shares.sinks, shares.blocks - shares.recent)
     assert kept[: shares.sinks].all()
     assert kept[shares.blocks - shares.recent :].all()
@@ -76,8 +81,8 @@ class Keys:
         )  # fmt: skip
         return kept
 
-    def fresh(self, *, bounds: bool) -> Any:
-        return library().BlockKeys(1, *self.cache.shape[1:], bounds)
+    def fresh(self, *, bounds: bool, layers: int = 1) -> Any:
+        return library().BlockKeys(layers, *self.cache.shape[1:], bounds)
 
 
 def keys_of(
@@ -121,12 +126,40 @@ def test_the_blocks_of_the_largest_scores_are_read(
     case = keys_of(rng, heads, tokens, block_tokens, bf16=bf16, cap=cap)
     held = oracle.cache_values(case.cache[case.slots])
     stand = oracle.block_keys(held, block_tokens, bounds=bounds)
-    keys = case.fresh(bounds=bounds)
-    for _ in range(3):
+    layers = int(rng.integers(1, 6))
+    keys = case.fresh(bounds=bounds, layers=layers)
+    for layer in range(layers):
         shares = shares_of(rng, blocks)
         scores = oracle.block_scores(case.q, stand, case.scoring, shares.bonus)
-        check_shares(case.choose(shares, keys), shares, scores)
+        check_shares(case.choose(shares, keys, layer=layer), shares, scores, layer, layers)
     assert keys.ready in (0, blocks)
+
+
+@given(st.integers(1, 400), st.integers(1, 80), st.floats(0, 1), SEEDS)
+def test_layers_lean_to_the_last_and_add_up(blocks, layers, tilt, seed) -> None:
+    """Of the oracle that the kernel is held to, and of the kernel in every layer of one model."""
+    rng = checks.generator(seed)
+    plain = shares_of(rng, blocks)
+    least = plain.sinks + plain.recent
+    found = oracle.layer_budgets(plain.budget, blocks, least, layers, tilt)
+    assert sum(found) == layers * plain.budget
+    assert all(least <= one <= blocks for one in found)
+    assert found[0] <= plain.budget <= found[-1]
+    room = min(tilt * plain.budget, blocks - plain.budget, plain.budget - least) if layers > 1 else 0
+    line = [plain.budget + room * (2 * layer / max(1, layers - 1) - 1) for layer in range(layers)]
+    assert np.abs(np.subtract(found, line)).max() <= 1 + 1e-5
+
+
+def test_every_layer_of_a_model_reads_its_share(native) -> None:
+    rng = checks.generator(1)
+    case = keys_of(rng, (1, 3, 16), 4 * 50, 4, bf16=False)
+    for tilt, budget in ((0.0, 20), (0.1, 20), (0.5, 20), (0.5, 40), (1.0, 20), (1.0, 3)):
+        shares = Shares(50, budget, 1, 1, np.zeros(50, np.float32), tilt)
+        keys = case.fresh(bounds=False, layers=7)
+        found = [int(case.choose(shares, keys, layer=layer).sum()) for layer in range(7)]
+        assert found == oracle.layer_budgets(budget, 50, 2, 7, tilt)
+        assert found == sorted(found)
+        assert (found[0] == found[-1]) == (tilt == 0.0)
 
 
 def test_a_bound_is_no_less_than_the_product_of_any_key() -> None:
@@ -408,7 +441,7 @@ def new_keys(layers: int = 2, kv_heads: int = 2, head_dim: int = 16, *, bounds: 
 
 
 def row(**changed: Any) -> tuple[Any, ...]:
-    parts = {"keys": None, "blocks": 2, "budget": 1, "sinks": 0, "recent": 1, "bonus": bonus()} | changed
+    parts = {"keys": None, "blocks": 2, "budget": 1, "sinks": 0, "recent": 1, "bonus": bonus(), "tilt": 0.0} | changed
     parts["keys"] = new_keys() if parts["keys"] is None else parts["keys"]
     return tuple(parts.values())
 
@@ -436,6 +469,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "bonus of two dimensions": ({"bonus": bonus()[None]}, TYPE_SAID),
     "bonus with holes": ({"bonus": bonus(4)[::2]}, TYPE_SAID),
     "half a budget": ({"budget": 0.5}, TYPE_SAID),
+    "tilt -0.1": ({"tilt": -0.1}, "accepted: tilt within 0 and 1"),
+    "tilt 1.1": ({"tilt": 1.1}, "accepted: tilt within 0 and 1"),
+    "tilt of no number": ({"tilt": float("nan")}, "accepted: tilt within 0 and 1"),
     "keys that are none": ({"keys": 7}, TYPE_SAID),
 }  # fmt: skip
 
@@ -517,7 +553,7 @@ def test_choices_of_other_steps_are_refused(two: Two) -> None:
     two.check_refused([row(), None], ENDS_SAID, tail=ints(4, 8))
     two.check_refused([row(), None], "kept must cover what is before it", kept=np.ones((1, 2, 1), np.uint8))
     two.check_refused([row(), None], "block_tokens must be at least 1", block_tokens=0)
-    two.check_refused([row()[:5], None], TYPE_SAID)
+    two.check_refused([row()[:6], None], TYPE_SAID)
     two.check_refused(row(), TYPE_SAID)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sgl_entropic.attention.settings import AttentionSettings
+from sgl_entropic.attention.settings import LAYER_TILTS, AttentionSettings
 
 Floats = NDArray[np.float32]
 Mask = NDArray[np.bool_]
@@ -44,10 +44,11 @@ class QueryChoice:
 
     Attributes:
         blocks: first blocks of the context, from which is chosen; the tail behind them is read whole.
-        budget: blocks that are read.
+        budget: blocks that are read, the mean over layers.
         sinks: first ones, always among them.
         recent: last ones, likewise.
         bonus: ``[blocks]`` added to the logarithm of the attention that a block is likely to receive; NaN: always read.
+        tilt: share of the budget that the last layer reads more and the first one less, those between in a line.
     """
 
     blocks: int
@@ -55,9 +56,10 @@ class QueryChoice:
     sinks: int
     recent: int
     bonus: Floats
+    tilt: float = 0.0
 
     def tokens(self, length: int, block_tokens: int) -> float:
-        """Tokens that are read of ``length`` in each layer."""
+        """Tokens that are read of ``length``, the mean over layers."""
         return float(length - (self.blocks - self.budget) * block_tokens)
 
 
@@ -112,7 +114,7 @@ def choice_by_query(
     """
     budget, sinks, recent = _shares(length, ratio, settings, steps_left)
     assert len(bonus) == whole_blocks(length, settings)
-    return QueryChoice(len(bonus), budget, sinks, recent, bonus)
+    return QueryChoice(len(bonus), budget, sinks, recent, bonus, LAYER_TILTS.get(settings.policy, 0.0))
 
 
 def select(

@@ -76,7 +76,7 @@ class StepPlan:
         for selection, request in zip(self.selections(), self.requests, strict=True):
             if isinstance(selection, QueryChoice) and request is not None:
                 shares = (selection.blocks, selection.budget, selection.sinks, selection.recent)
-                found.append((keys_of(request), *shares, selection.bonus))
+                found.append((keys_of(request), *shares, selection.bonus, selection.tilt))
             else:
                 found.append(None)
         return found if any(found) else None
