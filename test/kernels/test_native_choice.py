@@ -441,7 +441,15 @@ def new_keys(layers: int = 2, kv_heads: int = 2, head_dim: int = 16, *, bounds: 
 
 
 def row(**changed: Any) -> tuple[Any, ...]:
-    parts = {"keys": None, "blocks": 2, "budget": 1, "sinks": 0, "recent": 1, "bonus": bonus(), "tilt": 0.0} | changed
+    parts = {
+        "keys": None,
+        "blocks": 2,
+        "budget": 1,
+        "sinks": 0,
+        "recent": 1,
+        "bonus": bonus(),
+        "tilt": 0.0,
+    } | changed
     parts["keys"] = new_keys() if parts["keys"] is None else parts["keys"]
     return tuple(parts.values())
 

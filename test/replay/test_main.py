@@ -135,7 +135,12 @@ def test_hashes_of_64_bits_are_ids(trace, tmp_path, capsys) -> None:
     found = []
     for path in (trace, large):
         out = tmp_path / "out.json"
-        assert main([str(path), "--pools", "5", "--gravity", "1", "--surprisal-weight", "0.5", "--json", str(out)]) == 0
+        assert (
+            main(
+                [str(path), "--pools", "5", "--gravity", "1", "--surprisal-weight", "0.5", "--json", str(out)]
+            )
+            == 0
+        )
         rows = json.loads(out.read_text())["rows"]
         found.append([{key: value for key, value in row.items() if key != "replay_s"} for row in rows])
     assert found[0] == found[1]

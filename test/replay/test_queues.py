@@ -97,7 +97,9 @@ def _trace(seed: int, requests: int, gap_s: float) -> Trace:
 def test_the_smallest_rank_goes(seed, gap_s, pool, running, gravity, work, refresh) -> None:
     trace = _trace(seed, 150, gap_s)
     nats = np.random.default_rng(seed).lognormal(0.7, 0.5, len(trace.parent))
-    made = EvictionSettings(surprisal_weight=0.5, work_weight=work, work_per_context=1e-4, refresh_visits=refresh)
+    made = EvictionSettings(
+        surprisal_weight=0.5, work_weight=work, work_per_context=1e-4, refresh_visits=refresh
+    )
     policy = _Checked(trace, nats, gravity, made)
     replay(trace, policy, pool, running=running)
     assert policy.chosen

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import difflib
 import gzip
+import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -251,6 +254,14 @@ def test_the_parameters_of_vertex_are_those_of_generate(body: Any, named: str) -
     assert named in message
     assert "accepted routes: /generate" in message
     assert server.bodies == []
+
+
+def test_vertex_may_name_its_route() -> None:
+    """As SGLang reads it, when its own module is loaded."""
+    code = "from sgl_entropic.runtime.http_middleware import SILENT_ROUTES as silent; print(*sorted(silent))"
+    env = {**os.environ, "AIP_PREDICT_ROUTE": "/predict"}
+    said = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    assert said.stdout.split() == sorted({*SILENT, "/predict"} - {"/vertex_generate"})
 
 
 def test_what_vertex_hands_to_generate_passes() -> None:

@@ -19,7 +19,7 @@ def without_effect(config: EntropicConfig) -> list[str]:
         section, _, name = spec.dotted.partition(".")
         value = getattr(getattr(config, section), name)
         changed = value != sections_of(EntropicConfig)[section].model_fields[name].default
-        if changed and (switch := _missing_switch(config, spec, value)):
+        if changed and (switch := _missing_switch(config, spec)):
             missing.setdefault(switch, []).append(f"{spec.dotted} = {setting(value)}")
     return [
         f"{', '.join(settings)} {'has' if len(settings) == 1 else 'have'} no effect without {switch}"
@@ -27,7 +27,7 @@ def without_effect(config: EntropicConfig) -> list[str]:
     ]
 
 
-def _missing_switch(config: EntropicConfig, spec: FlagSpec, value: object) -> str:
+def _missing_switch(config: EntropicConfig, spec: FlagSpec) -> str:
     """The flag without which a setting that is not its default does nothing; empty where nothing is missing."""
     section = spec.dotted.partition(".")[0]
     fields = sections_of(EntropicConfig)[section].model_fields

@@ -7,6 +7,7 @@ came with; the response to a request that asks for nothing is not looked at.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
@@ -39,10 +40,10 @@ Send = Callable[[Message], Awaitable[None]]
 
 GENERATE_ROUTES = frozenset({"/generate"})
 OPENAI_ROUTES = frozenset({"/v1/completions", "/v1/chat/completions", "/invocations"})
+# The route that hands what is below its key "parameters" to /generate; Vertex AI names it, and SGLang asks there too.
+_VERTEX = os.environ.get("AIP_PREDICT_ROUTE", "/vertex_generate")
 # Routes that generate, and have no place for readings in what they answer.
-SILENT_ROUTES = frozenset({"/v1/responses", "/v1/messages", "/api/chat", "/api/generate", "/vertex_generate"})
-# Among them, the one that hands what is below its key "parameters" to /generate.
-_VERTEX = "/vertex_generate"
+SILENT_ROUTES = frozenset({"/v1/responses", "/v1/messages", "/api/chat", "/api/generate", _VERTEX})
 _LONG = 262_144  # bytes of a body that may take longer to parse than to look through
 
 
