@@ -25,7 +25,7 @@ def block_surprisal(surprisal_nats: Floats, block_tokens: int) -> Floats:
     return means
 
 
-SURPRISAL_WEIGHT = 0.45
+SURPRISAL_WEIGHT = 0.3
 """What a nat of a block's mean surprisal adds to the logarithm of the attention that it is likely to receive."""
 
 

@@ -20,7 +20,7 @@ RECENT_SHARES: dict[Policy, float] = {
 }
 """Share of what is read that goes to the most recent blocks, where nobody says otherwise: what measured best."""
 
-LAYER_TILTS: dict[Policy, float] = {"mixed": 0.4}
+LAYER_TILTS: dict[Policy, float] = {"mixed": 0.3}
 """How much more of its budget the last layer reads than the mean one, and the first as much less; 0 for other policies.
 The first layers are the ones that lose least by reading less (the other way about costs most: ``docs/notebook.md``)."""
 
