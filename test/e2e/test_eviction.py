@@ -243,7 +243,5 @@ def test_in_strong_gravity_the_predictable_goes_first(
                 ask(running, first_turn(number) if number % 2 else [2000 + number, *[1000] * 250], 1)
             for one in long:
                 one.result()
-        (state,) = httpx.get(running.url + "/entropic/eviction", timeout=TIMEOUT_S).json()["schedulers"]
         assert counters(running)["evicted_predictable_tokens"] > 0
-        assert any(node["surprisal_nats"] is not None for node in state["next"])
         assert running.slots_left_over() == 0

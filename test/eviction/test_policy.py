@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sgl_entropic.errors import ConfigError
-from sgl_entropic.eviction import EvictionPolicy, EvictionSettings, Leaves
+from sgl_entropic.eviction import NEEDED_RANK, EvictionPolicy, EvictionSettings, Leaves, plain_rank
 
 
 def _leaves(idle_s, *, group=7, context=0.0, surprisal=math.nan, needed=False) -> Leaves:
@@ -54,6 +54,20 @@ def test_no_weight_lifts_a_node_above_what_is_needed() -> None:
     policy = EvictionPolicy(EvictionSettings(work_weight=4.0, work_per_context=1e-3))
     dear = policy.rank(_leaves([1.0], context=100_000.0))
     assert dear[0] < policy.rank(_leaves([1000.0], needed=True))[0]
+
+
+def test_what_is_needed_keeps_its_order_where_ranks_are_small() -> None:
+    """Recency is a small share of a rank, and a rank may be small: nothing of both is lost."""
+    policy = EvictionPolicy()
+    for turn in range(3000):
+        policy.visited([7], [], 10.0 * turn)
+    idle_s = np.linspace(3000.0, 3000.2, 5).tolist()
+    plain, needed = policy.rank(_leaves(idle_s)), policy.rank(_leaves(idle_s, needed=True))
+    assert plain[0] < 1e-4
+    assert (np.diff(plain) < 0).all()
+    assert (np.diff(needed) < 0).all()
+    assert plain_rank(needed).tolist() == plain.tolist() == plain_rank(plain).tolist()
+    assert plain.max() < NEEDED_RANK <= needed.min()
 
 
 @pytest.mark.parametrize(("gravity", "first"), [(0.0, 1), (0.5, 1), (1.0, 0)])

@@ -27,8 +27,24 @@ _EDGES_S: FloatArray = np.array(EDGES_S)
 # Nodes of one group and age go in order of last use: a share of the rank too small to change any other order.
 _RECENCY = 1e-4
 _RECENCY_S = 1000.0
-NEEDED_RANK = 1e6
-"""No rank is larger but those of nodes that a waiting request needs."""
+NEEDED_RANK = 2.0**21
+"""Ranks of nodes that a waiting request needs are at least this, and all others less."""
+# A power of two changes no digit of a rank, so nodes that are needed keep their order, and the others are known beside them. A
+# sum would lose what recency tells: a rank may be 1e-5, and recency a ten millionth of it.
+_NEEDED_SCALE = 2.0**61
+_LEAST_NEEDED = NEEDED_RANK / _NEEDED_SCALE
+
+
+def needed_rank(rank: FloatArray) -> FloatArray:
+    """What ``rank`` [n] becomes where a waiting request needs the node."""
+    scaled: FloatArray = np.maximum(rank, _LEAST_NEEDED) * _NEEDED_SCALE
+    return scaled
+
+
+def plain_rank(rank: FloatArray) -> FloatArray:
+    """What ``rank`` [n] is but for the need of a waiting request."""
+    plain: FloatArray = np.where(rank >= NEEDED_RANK, rank / _NEEDED_SCALE, rank)
+    return plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +134,7 @@ class EvictionPolicy:
             rank = rank * _relative(leaves.surprisal_nats) ** exponent
         # Whatever the weights make of a rank, it does not reach what a waiting request needs.
         rank = np.minimum(rank, NEEDED_RANK / 2)
-        return np.where(leaves.needed, rank + NEEDED_RANK, rank)
+        return np.where(leaves.needed, needed_rank(rank), rank)
 
     def _learnt(self) -> FloatArray:
         chance = hazards(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from sglang.srt.managers.utils import is_health_check_generate_req
 
-from sgl_entropic.eviction import NEEDED_RANK
+from sgl_entropic.eviction import plain_rank
 from sgl_entropic.eviction.arrays import FloatArray
 from sgl_entropic.eviction.groups import FACTS_OF_GROUP
 from sgl_entropic.runtime.eviction.lookahead import Lookahead
@@ -81,6 +81,7 @@ class Evictor:
         rows = table.leaf_rows()
         ranks: FloatArray = book.ranks(gravity)[rows]
         order = np.argsort(ranks, kind="stable")[:_MOST_EXPLAINED]
+        shown = plain_rank(ranks)
         return {
             "enabled": True,
             "evictable_tokens": self.core.full_evictable_size(),
@@ -88,7 +89,7 @@ class Evictor:
             "ghosts": len(book.ghosts),
             "ghost_tokens": book.ghosts.tokens,
             "fleet_gravity": gravity,
-            "next": [self._explain(int(rows[place]), float(ranks[place]), now_s) for place in order],
+            "next": [self._explain(int(rows[place]), float(shown[place]), now_s) for place in order],
         }
 
     def _explain(self, row: int, rank: float, now_s: float) -> dict[str, Any]:
@@ -96,10 +97,9 @@ class Evictor:
         node, surprisal = table.nodes[row], float(table.surprisal_nats[row])
         facts = table.facts(node)
         _, new_tokens, _, _, turn = FACTS_OF_GROUP[:, table.group[row]].tolist()
-        needed = bool(table.needed[row])
         return {
-            "rank": rank - NEEDED_RANK * needed,
-            "needed": needed,
+            "rank": rank,
+            "needed": bool(table.needed[row]),
             "tokens": len(node.key),
             "context_tokens": int(table.context_tokens[row]),
             "idle_s": round(max(0.0, now_s - float(table.last_s[row])), 3),

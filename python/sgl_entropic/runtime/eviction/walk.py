@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sgl_entropic.eviction import NEEDED_RANK
+from sgl_entropic.eviction import NEEDED_RANK, needed_rank, plain_rank
 from sgl_entropic.eviction.arrays import FloatArray, IntArray
 from sgl_entropic.runtime.eviction.book import Book
 
@@ -65,7 +65,8 @@ class Walk:
         if table.leaf[row]:
             # What a waiting request needs of the node, it needs of the parent as well.
             needed = self._ranks[table.facts(node).row] >= NEEDED_RANK and self._ranks[row] < NEEDED_RANK
-            self._ranks[row] += NEEDED_RANK * needed
+            if needed:
+                self._ranks[row : row + 1] = needed_rank(self._ranks[row : row + 1])
             heapq.heappush(self._heap, (float(self._ranks[row]), row))
 
     def _sort_more(self) -> None:
@@ -108,5 +109,5 @@ class Walk:
         rows: IntArray = np.flatnonzero(table.needed & table.leaf & ~table.saved)
         rows = rows[rows < len(self._ranks)]
         ranks: FloatArray = self._ranks[rows]
-        spared: list[int] = rows[(ranks >= NEEDED_RANK) & (ranks - NEEDED_RANK < worst)].tolist()
+        spared: list[int] = rows[(ranks >= NEEDED_RANK) & (plain_rank(ranks) < worst)].tolist()
         return spared
