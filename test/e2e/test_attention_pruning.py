@@ -18,6 +18,7 @@ from sgl_entropic.attention.contribution import contribution
 from sgl_entropic.attention.selection import block_budget, select, whole_blocks
 from sgl_entropic.attention.settings import RECENT_SHARES, AttentionSettings
 from sgl_entropic.testing.servers import Server, entropic_server
+from sgl_entropic_kernels.reference_ops import layer_budgets
 
 pytestmark = pytest.mark.e2e
 
@@ -159,12 +160,13 @@ class ChoosingAttention:
     """Attention in transformers that leaves out what the rule of ``mixed`` or ``quest`` leaves out, layer by layer.
 
     Attributes:
-        choice: blocks to choose from, how many of them to read, and what is added to each one's score; ``None`` reads all.
+        choice: blocks to choose from, how many of them each layer reads, and what is added to each one's score; ``None``
+            reads all.
         bounds: the score is of Quest's bounds instead of mean keys.
     """
 
     def __init__(self) -> None:
-        self.choice: tuple[int, int, np.ndarray] | None = None  # type: ignore[type-arg]
+        self.choice: tuple[int, list[int], np.ndarray] | None = None  # type: ignore[type-arg]
         self.bounds = False
 
     def __call__(
@@ -177,7 +179,7 @@ class ChoosingAttention:
         if queries > 1:
             scores += torch.full((queries, length), -torch.inf).triu(length - queries + 1)
         elif self.choice is not None:
-            blocks, budget, bonus = self.choice
+            blocks, budgets, bonus = self.choice
             cut = keys[0, :, : blocks * 16].unflatten(1, (blocks, 16))
             if self.bounds:
                 low, high = (x.bfloat16().float() for x in (cut.amin(2), cut.amax(2)))
@@ -187,7 +189,7 @@ class ChoosingAttention:
             likely = torch.log(torch.softmax(products * scaling, -1).sum(0)) + torch.from_numpy(bonus)
             likely[0] = torch.inf
             hidden = torch.ones(blocks, dtype=torch.bool)
-            hidden[likely.topk(budget).indices] = False
+            hidden[likely.topk(budgets[module.layer_idx]).indices] = False
             scores[..., : blocks * 16][..., hidden.repeat_interleave(16)] = -torch.inf
         return (torch.softmax(scores, -1) @ values).transpose(1, 2), None
 
@@ -223,7 +225,9 @@ def test_it_is_transformers_with_the_same_rule(pruned: Server, model_path: str, 
             if n >= 2 and (n - 2) % INTERVAL == 0:
                 blocks = whole_blocks(length, settings)
                 bonus = contribution(settings, surprisal[: blocks * 16], None)[0]
-                choice = (blocks, block_budget(length, 0.4, settings), bonus)
+                budget, layers = block_budget(length, 0.4, settings), model.config.num_hidden_layers
+                lean = 0.3 if policy == "mixed" else 0.0
+                choice = (blocks, layer_budgets(budget, blocks, 1, layers, lean), bonus)
             for cache, into, rule in ((caches[0], expected, n >= 2), (caches[1], whole, False)):
                 attention.choice = choice if rule else None
                 token, place = torch.tensor([[sequence[length - 1]]]), torch.tensor([[length - 1]])
