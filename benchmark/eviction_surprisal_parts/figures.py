@@ -45,12 +45,12 @@ def ratio(samples: Sequence[Sample], upper: str, lower: str) -> tuple[float, flo
 
 
 def claims_of(samples: Sequence[Sample]) -> list[Claim]:
-    """Of the mix, at the default weight."""
+    """Of the mix, at one weight."""
     mix = [sample for sample in samples if sample["load"] == MIX]
-    measured = f"{replays.MEASURED}/{replays.DEFAULT:g}"
+    measured = f"{replays.MEASURED}/{replays.CLAIMED:g}"
     made = []
     for name, lower in (
-        ("placebo", f"{replays.PLACEBO}/{replays.DEFAULT:g}"),
+        ("placebo", f"{replays.PLACEBO}/{replays.CLAIMED:g}"),
         ("plain", replays.PLAIN),
     ):
         value, low, high = ratio(mix, measured, lower)

@@ -22,8 +22,8 @@ LRU, SLRU, PLAIN, BELADY = "lru", "slru", "plain", "belady"
 MEASURED, REVERSED, PLACEBO = "measured", "reversed", "placebo"
 NODES, NODES_PLACEBO = "nodes", "nodes_placebo"
 WEIGHTS = (0.25, 0.5, 1.0)
-"""Exponents of surprisal; the second is the server's default and that of the claims."""
-DEFAULT = WEIGHTS[1]
+"""Exponents of surprisal; the second is that of the claims."""
+CLAIMED = WEIGHTS[1]
 RUNNING = 4
 WARM = 0.2
 """Share of the requests at whose beginning nothing is counted."""
@@ -118,7 +118,7 @@ def arms_of(load: Load, seeds: Sequence[int]) -> dict[str, Callable[[], Policy]]
         made[f"{NODES}/{weight:g}"] = ours(weight, over_runs(load, run))
         for seed in seeds:
             made[f"{PLACEBO}/{weight:g}/{seed}"] = ours(weight, shuffled(nats, seed))
-            if weight == DEFAULT:
+            if weight == CLAIMED:
                 made[f"{NODES_PLACEBO}/{weight:g}/{seed}"] = ours(weight, shuffled_runs(load, run, seed))
     return made
 
