@@ -166,7 +166,8 @@ class Decoder:
     # ``kept`` [layers or 1, requests, blocks]: blocks of ``block_tokens`` tokens of decoded requests that are read (not 0),
     # ``tail`` [requests]: the token from which on all is read (0: everything). ``mass`` [layers, requests, blocks]: the
     # attention that blocks received, meant over the heads, of requests that read everything; 0 of others.
-    # ``choices``, one a request: its row of ``kept`` is chosen anew in each layer, of all blocks before its tail.
+    # ``choices``, one a request: what it reads of the blocks before its tail is chosen anew for each KV head of each layer,
+    # and its row of ``kept`` says nothing.
     def forward(
         self,
         ids: Indices | None,
@@ -196,7 +197,7 @@ class BlockKeys:
     def nbytes(self) -> int: ...
 
 # One layer's choice for a query ``q`` [q_heads, head_dim], of a model that runs module by module. ``slots``: of the
-# request's tokens, oldest first; ``kept`` uint8 [blocks]: 1 for what is read.
+# request's tokens, oldest first; ``kept`` uint8 [kv_heads, blocks]: 1 for what is read.
 def choose_blocks(
     choice: Choice,
     layer: int,

@@ -241,21 +241,22 @@ def layer_budgets(budget: int, blocks: int, least: int, layers: int, tilt: float
 
 
 def block_scores(q: ArrayLike, keys: Floats, scoring: Scoring, bonus: ArrayLike) -> Floats:
-    """How much a query [q_heads, head_dim] is likely to want each block [blocks]; ``keys`` as ``block_keys`` gives them.
+    """How much a query [q_heads, head_dim] is likely to want each block of each KV head [kv_heads, blocks].
 
-    ln of the sum over heads of the attention that each pays to blocks whose keys were all like what stands for them, or
-    the best that its bounds allow; plus ``bonus`` [blocks], whose NaN is infinite.
+    ``keys`` as ``block_keys`` gives them. ln of the sum over a KV head's query heads of the attention that each pays to
+    blocks whose keys were all like what stands for them, or the best that its bounds allow; plus ``bonus`` [blocks], whose
+    NaN is infinite.
     """
     query = f64(q)
     group = len(query) // keys.shape[2]
-    total = np.zeros(len(keys))
+    total = np.zeros((keys.shape[2], len(keys)))
     for h in range(len(query)):
         products = keys[:, :, h // group] * query[h]
         scores = products.max(1).sum(1) * scoring.scale
         if scoring.logit_cap > 0.0:
             scores = scoring.logit_cap * np.tanh(scores / scoring.logit_cap)
         weights = np.exp(scores - scores.max())
-        total += weights / weights.sum()
+        total[h // group] += weights / weights.sum()
     added = f64(bonus)
     scored: Floats = np.where(np.isnan(added), np.inf, np.log(total) + added)
     return scored

@@ -198,7 +198,7 @@ std::vector<sge::Choice> choices_of(const sge::Decoder& self, const std::vector<
                 keys->head_dim() == self.head_dim,
             "the keys of a choice must be of the decoder's layers, kv_heads and head_dim");
     const int count = std::get<1>(*rows[r]);
-    // A tail is for decoded requests, and covered by kept, which therefore has room for the row.
+    // A tail is for decoded requests.
     require(count > 0 && int64_t{count} * blocks.block_tokens == blocks.tail[r],
             "the blocks of a choice must end where the tail begins");
     choices[r] = choice_of(*rows[r], blocks.block_tokens, claims);
@@ -252,9 +252,9 @@ void forward(const sge::Decoder& self, const std::optional<Indices>& ids, const 
                chosen ? &blocks : nullptr, rows.empty() ? nullptr : &rows);
 }
 
-// One layer's choice of one request, for a model that runs module by module; true in kept [blocks] is read.
+// One layer's choice of one request, for a model that runs module by module; true in kept [kv_heads, blocks] is read.
 void choose_blocks(const ChoiceRow& choice, int layer, const Matrix& q, const CacheArray& k_cache, const Indices& slots,
-                   int block_tokens, double scale, double logit_cap, const Array<uint8_t, nb::ndim<1>>& kept) {
+                   int block_tokens, double scale, double logit_cap, const Array<uint8_t, nb::ndim<2>>& kept) {
   const auto& keys = std::get<0>(choice);
   const int count = std::get<1>(choice);
   const sge::KvCache kv = cache_of(k_cache, k_cache);
@@ -266,7 +266,8 @@ void choose_blocks(const ChoiceRow& choice, int layer, const Matrix& q, const Ca
   require(block_tokens > 0 && count > 0 && static_cast<size_t>(count) <= slots.shape(0) / static_cast<size_t>(block_tokens),
           "slots must hold the blocks of the choice");
   require_memory(q, kept);
-  require(kept.shape(0) == static_cast<size_t>(count), "kept must be [blocks]");
+  require(kept.shape(0) == static_cast<size_t>(kv.kv_heads) && kept.shape(1) == static_cast<size_t>(count),
+          "kept must be [kv_heads, blocks]");
   require_finite(scale, "scale");
   require(std::isfinite(logit_cap) && logit_cap >= 0, "logit_cap must be finite and at least 0 (0: none)");
   const auto at = in_range(slots, static_cast<int64_t>(k_cache.shape(0)), "slots");

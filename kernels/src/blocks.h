@@ -18,11 +18,9 @@ struct Blocks {
   int64_t mass_width = 0;
 };
 
-// Room for one layer of `blocks`, and its rows copied there.
-Blocks one_layer(const Blocks& blocks);
-void take_layer(const Blocks& blocks, int layer, int requests, Blocks& to);
-
-// The slots that each request reads in a layer, in the order of its tokens. `slots` holds them.
-Requests visible(const Requests& all, const Blocks& blocks, int layer, std::vector<int64_t>& slots);
+// The slots that each request reads in a layer, in the order of its tokens; none of those that are `elsewhere` [requests].
+// `slots` holds them.
+Requests visible(const Requests& all, const Blocks& blocks, int layer, const uint8_t* elsewhere,
+                 std::vector<int64_t>& slots);
 
 }  // namespace sge

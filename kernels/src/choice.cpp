@@ -77,48 +77,40 @@ int Choice::of_layer(int layer) const {
 
 void choose(const Choice& choice, int layer, const float* q, const AttentionShape& shape, const uint16_t* keys,
             uint8_t* kept) {
-  const int blocks = choice.blocks, first_recent = blocks - choice.recent;
-  std::fill(kept, kept + blocks, uint8_t{0});
-  std::fill(kept, kept + choice.sinks, uint8_t{1});
-  std::fill(kept + first_recent, kept + blocks, uint8_t{1});
+  const int blocks = choice.blocks, first_recent = blocks - choice.recent, kv_heads = choice.keys->kv_heads();
+  for (int h = 0; h < kv_heads; ++h) {
+    uint8_t* own = kept + static_cast<size_t>(h) * blocks;
+    std::fill(own, own + choice.sinks, uint8_t{1});
+    std::fill(own + choice.sinks, own + first_recent, uint8_t{0});
+    std::fill(own + first_recent, own + blocks, uint8_t{1});
+  }
   const int rest = choice.of_layer(layer) - choice.sinks - choice.recent;
   if (rest <= 0) return;
   thread_local std::vector<float> weights, sums, score;
   thread_local std::vector<uint64_t> ranks;
   weights.resize(static_cast<size_t>(shape.q_heads) * blocks);
   sums.resize(static_cast<size_t>(shape.q_heads));
-  score.assign(static_cast<size_t>(blocks), 0.0f);
-  kernels().score_blocks(q, keys, choice.keys->kind(), choice.keys->kv_heads(), choice.keys->head_dim(), shape, blocks,
-                         weights.data(), sums.data());
-  for (int h = 0; h < shape.q_heads; ++h) {
-    const float* w = weights.data() + static_cast<size_t>(h) * blocks;
-    const float inverse = 1.0f / sums[static_cast<size_t>(h)];
-    for (int b = 0; b < blocks; ++b) score[static_cast<size_t>(b)] += w[b] * inverse;
+  kernels().score_blocks(q, keys, choice.keys->kind(), kv_heads, choice.keys->head_dim(), shape, blocks, weights.data(),
+                         sums.data());
+  const int group = shape.q_heads / kv_heads;
+  for (int h = 0; h < kv_heads; ++h) {
+    score.assign(static_cast<size_t>(blocks), 0.0f);
+    for (int g = h * group; g < (h + 1) * group; ++g) {
+      const float* w = weights.data() + static_cast<size_t>(g) * blocks;
+      const float inverse = 1.0f / sums[static_cast<size_t>(g)];
+      for (int b = 0; b < blocks; ++b) score[static_cast<size_t>(b)] += w[b] * inverse;
+    }
+    ranks.clear();
+    for (int b = choice.sinks; b < first_recent; ++b) {
+      const float bonus = choice.bonus[static_cast<size_t>(b)];
+      const float s = std::isnan(bonus) ? INFINITY : std::log(score[static_cast<size_t>(b)]) + bonus;
+      ranks.push_back(rank_of(std::isnan(s) ? -INFINITY : s, b));  // a query or key may be no number
+    }
+    const auto end = ranks.begin() + std::min<int64_t>(rest, static_cast<int64_t>(ranks.size()));
+    if (end != ranks.end()) std::nth_element(ranks.begin(), end, ranks.end(), std::greater<>());
+    uint8_t* own = kept + static_cast<size_t>(h) * blocks;
+    for (auto it = ranks.begin(); it != end; ++it) own[static_cast<uint32_t>(*it)] = 1;
   }
-  ranks.clear();
-  for (int b = choice.sinks; b < first_recent; ++b) {
-    const float bonus = choice.bonus[static_cast<size_t>(b)];
-    const float s = std::isnan(bonus) ? INFINITY : std::log(score[static_cast<size_t>(b)]) + bonus;
-    ranks.push_back(rank_of(std::isnan(s) ? -INFINITY : s, b));  // a query or key may be no number
-  }
-  const auto end = ranks.begin() + std::min<int64_t>(rest, static_cast<int64_t>(ranks.size()));
-  if (end != ranks.end()) std::nth_element(ranks.begin(), end, ranks.end(), std::greater<>());
-  for (auto it = ranks.begin(); it != end; ++it) kept[static_cast<uint32_t>(*it)] = 1;
-}
-
-void choose_all(const std::vector<Choice>& choices, const float* q, int ldq, const KvCache& kv, const AttentionShape& shape,
-                const Requests& requests, int layer, Blocks& blocks) {
-  std::vector<int> rows;
-  for (int r = 0; r < requests.count(); ++r) {
-    if (choices[static_cast<size_t>(r)].keys) rows.push_back(r);
-  }
-  team()->run(static_cast<int>(rows.size()), [&](int i) {
-    const int r = rows[static_cast<size_t>(i)];
-    const Choice& choice = choices[static_cast<size_t>(r)];
-    const int64_t* slots = requests.slots + requests.first[r];
-    const uint16_t* keys = choice.keys->upto(layer, choice.blocks, kv, slots);
-    choose(choice, layer, q + requests.query[r] * ldq, shape, keys, blocks.kept.data() + r * blocks.width);
-  });
 }
 
 }  // namespace sge

@@ -48,9 +48,9 @@ class BlockKeys {
   std::vector<std::vector<uint16_t>> of_layer_;
 };
 
-// One request's choice. `blocks` of its first blocks may be left out; `budget` of them are read on the mean over layers: the
-// first `sinks`, the last `recent`, and those of the largest score, ln of the sum over heads of the attention that the
-// block's keys suggest, plus bonus[block] (NaN: always read); of equals the later ones.
+// One request's choice. `blocks` of its first blocks may be left out; each KV head reads `budget` of them on the mean
+// over layers: the first `sinks`, the last `recent`, and those of the largest score, ln of the sum over its query
+// heads of the attention that the block's keys suggest, plus bonus[block] (NaN: always read); of equals the later ones.
 struct Choice {
   std::shared_ptr<BlockKeys> keys;  // null: not chosen by its query
   int blocks = 0, budget = 0, sinks = 0, recent = 0;
@@ -62,12 +62,8 @@ struct Choice {
   int of_layer(int layer) const;
 };
 
-// kept [blocks] of one request in one layer. q: [q_heads, head_dim] of its query.
+// kept [kv_heads, blocks] of one request in one layer. q: [q_heads, head_dim] of its query.
 void choose(const Choice& choice, int layer, const float* q, const AttentionShape& shape, const uint16_t* keys,
             uint8_t* kept);
-
-// Fills the rows of kept of the requests that have a choice, whose keys have room. q: rows of `ldq`, as in attention().
-void choose_all(const std::vector<Choice>& choices, const float* q, int ldq, const KvCache& kv, const AttentionShape& shape,
-                const Requests& requests, int layer, Blocks& blocks);
 
 }  // namespace sge

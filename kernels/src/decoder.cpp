@@ -1,5 +1,9 @@
 #include "decoder.h"
 
+#include <optional>
+
+#include "apart.h"
+
 namespace sge {
 namespace {
 
@@ -36,11 +40,13 @@ void Decoder::forward(const int64_t* ids, const int64_t* positions, const int64_
   std::vector<int64_t> seen_slots, mass_at;
   Requests seen;
   const bool pruned = blocks && !blocks->kept.empty();
-  Blocks of_layer;
-  if (choices) of_layer = one_layer(*blocks);
+  std::optional<Apart> apart;
+  if (choices) apart.emplace(*choices, requests, *blocks, kv_heads);
   for (int index = 0; index < static_cast<int>(layers.size()); ++index) {
     const Layer& layer = layers[static_cast<size_t>(index)];
-    if (pruned && !choices && (index == 0 || blocks->layers > 1)) seen = visible(requests, *blocks, index, seen_slots);
+    if (pruned && (index == 0 || blocks->layers > 1)) {
+      seen = visible(requests, *blocks, index, apart ? apart->flags() : nullptr, seen_slots);
+    }
     Attention step{wide, qkv_size, narrow, attended_ld, nullptr, nullptr, nullptr, 1};
     if (blocks && blocks->mass) {
       mass_at.clear();
@@ -55,12 +61,8 @@ void Decoder::forward(const int64_t* ids, const int64_t* positions, const int64_
     linear(normed, normed_ld, tokens, *layer.qkv, or_null(layer.qkv_bias), false, wide, qkv_size);
     rope_and_write(wide, tokens, q_heads, layer.kv, rope, {or_null(layer.q_norm), or_null(layer.k_norm), head_eps},
                    positions, out_slots);
-    if (choices) {
-      take_layer(*blocks, index, requests.count(), of_layer);
-      choose_all(*choices, wide, qkv_size, layer.kv, shape, requests, index, of_layer);
-      seen = visible(requests, of_layer, 0, seen_slots);
-    }
-    attention(step, layer.kv, shape, pruned ? seen : requests);
+    if (!apart || !apart->all()) attention(step, layer.kv, shape, pruned ? seen : requests);
+    if (apart) apart->attend(step, layer.kv, shape, index);
     linear(narrow, attended_ld, tokens, *layer.o, or_null(layer.o_bias), true, x, hidden);
     rms_norm(x, nullptr, layer.post_norm.data(), eps, tokens, hidden, normed, normed_ld);
     linear(normed, normed_ld, tokens, *layer.gate_up, nullptr, false, wide, 2 * intermediate);

@@ -30,8 +30,8 @@ struct Decoder {
   int64_t cache_slots = 0;
 
   // hidden_states [tokens, hidden] in: embeddings, unless ids are given; out: after the final norm. blocks (optional):
-  // what decoded requests read; without them all. choices (optional, one a request): rows of kept that each layer fills by
-  // the request's query.
+  // what decoded requests read; without them all. choices (optional, one a request): each KV head of each layer reads what
+  // the request's query asks for, and kept says nothing.
   void forward(const int64_t* ids, const int64_t* positions, const int64_t* out_slots, int tokens,
                const Requests& requests, float* hidden_states, const Blocks* blocks = nullptr,
                const std::vector<Choice>* choices = nullptr) const;

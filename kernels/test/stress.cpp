@@ -387,7 +387,8 @@ sge::Choice some_choice(Random& random, int blocks, int layers, int kv_heads, in
   return c;
 }
 
-// Blocks chosen by one query: as many as may be, the first and the last, and none that scores less than one left out.
+// Blocks that each KV head chooses by one query: as many as may be, the first and the last, and none that scores less than
+// one left out.
 void check_choice(Random& random) {
   const int kv_heads = random.between(1, 3), q_heads = kv_heads * random.between(1, 6), d = 16 * random.between(1, 4);
   const int blocks = random.between(1, 70), block_tokens = random.between(1, 20);
@@ -408,9 +409,9 @@ void check_choice(Random& random) {
   const uint16_t* keys = c.keys->upto(layer, blocks, cache.view(), slots.data());
   c.keys->release();
   expect(c.keys->ready() == (layers == 1 ? blocks : 0) && c.keys->block_tokens() == block_tokens, "blocks that are ready");
-  std::vector<uint8_t> kept(blocks, 7);
-  sge::choose(c, layer, q.data(), shape, keys, kept.data());
-  std::vector<double> scores(blocks, 0.0);
+  std::vector<uint8_t> every(static_cast<size_t>(kv_heads) * blocks, 7);
+  sge::choose(c, layer, q.data(), shape, keys, every.data());
+  std::vector<std::vector<double>> of_heads(kv_heads, std::vector<double>(blocks, 0.0));
   for (int h = 0; h < q_heads; ++h) {
     const int kv_head = h / (q_heads / kv_heads);
     std::vector<double> of_head(blocks, 0.0);
@@ -431,22 +432,25 @@ void check_choice(Random& random) {
     const double top = *std::max_element(of_head.begin(), of_head.end());
     double z = 0;
     for (double x : of_head) z += std::exp(x - top);
-    for (int b = 0; b < blocks; ++b) scores[b] += std::exp(of_head[b] - top) / z;
-  }
-  double least = INFINITY, most = -INFINITY;
-  for (int b = 0; b < blocks; ++b) {
-    const bool always = b < c.sinks || b >= blocks - c.recent;
-    const double score = std::isnan(c.bonus[b]) ? INFINITY : std::log(scores[b]) + c.bonus[b];
-    expect(kept[b] == 1 || (kept[b] == 0 && !always), "the first and the last blocks");
-    if (kept[b] && !always) least = std::min(least, score);
-    if (!kept[b]) most = std::max(most, score);
+    for (int b = 0; b < blocks; ++b) of_heads[kv_head][b] += std::exp(of_head[b] - top) / z;
   }
   int of_all = 0;
   for (int l = 0; l < layers; ++l) of_all += c.of_layer(l);
   expect(of_all == layers * c.budget, "the budgets of all layers");
-  expect(std::count(kept.begin(), kept.end(), 1) == c.of_layer(layer), "as many blocks as may be");
-  // A mean may round to its other neighbour in bfloat16.
-  expect(least >= most - 5e-3, "a block that scores more is left out");
+  for (int h = 0; h < kv_heads; ++h) {
+    const uint8_t* kept = every.data() + static_cast<size_t>(h) * blocks;
+    double least = INFINITY, most = -INFINITY;
+    for (int b = 0; b < blocks; ++b) {
+      const bool always = b < c.sinks || b >= blocks - c.recent;
+      const double score = std::isnan(c.bonus[b]) ? INFINITY : std::log(of_heads[h][b]) + c.bonus[b];
+      expect(kept[b] == 1 || (kept[b] == 0 && !always), "the first and the last blocks");
+      if (kept[b] && !always) least = std::min(least, score);
+      if (!kept[b]) most = std::max(most, score);
+    }
+    expect(std::count(kept, kept + blocks, 1) == c.of_layer(layer), "as many blocks as may be");
+    // A mean may round to its other neighbour in bfloat16.
+    expect(least >= most - 5e-3, "a block that scores more is left out");
+  }
 }
 
 // A step of a decoder: tokens in one batch give what each request gives alone, bit for bit, whatever each of them reads;
@@ -506,7 +510,7 @@ void check_decoder(Random& random) {
                   choices.empty() ? nullptr : &choices);
   if (!choosing && !choice.blocks.kept.empty() && choice.blocks.layers == 1) {
     std::vector<int64_t> left;
-    const sge::Requests seen = sge::visible(step, choice.blocks, 0, left);
+    const sge::Requests seen = sge::visible(step, choice.blocks, 0, nullptr, left);
     Floats shorter(every.size());
     decoder.forward(ids.data(), positions.data(), own.data(), count, seen, shorter.data());
     expect(std::memcmp(shorter.data(), every.data(), sizeof(float) * every.size()) == 0, "blocks that are left out");

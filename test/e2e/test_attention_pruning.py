@@ -160,8 +160,8 @@ class ChoosingAttention:
     """Attention in transformers that leaves out what the rule of ``mixed`` or ``quest`` leaves out, layer by layer.
 
     Attributes:
-        choice: blocks to choose from, how many of them each layer reads, and what is added to each one's score; ``None``
-            reads all.
+        choice: blocks to choose from, how many of them each KV head of each layer reads, and what is added to each one's
+            score; ``None`` reads all.
         bounds: the score is of Quest's bounds instead of mean keys.
     """
 
@@ -186,11 +186,14 @@ class ChoosingAttention:
                 products = torch.maximum(query[0] * low, query[0] * high).sum(-1)
             else:
                 products = (query[0] * cut.mean(2).bfloat16().float()).sum(-1)
-            likely = torch.log(torch.softmax(products * scaling, -1).sum(0)) + torch.from_numpy(bonus)
-            likely[0] = torch.inf
-            hidden = torch.ones(blocks, dtype=torch.bool)
-            hidden[likely.topk(budgets[module.layer_idx]).indices] = False
-            scores[..., : blocks * 16][..., hidden.repeat_interleave(16)] = -torch.inf
+            shares = torch.softmax(products * scaling, -1)
+            for head in range(key.shape[1]):
+                own = slice(head * groups, (head + 1) * groups)
+                likely = torch.log(shares[own].sum(0)) + torch.from_numpy(bonus)
+                likely[0] = torch.inf
+                hidden = torch.ones(blocks, dtype=torch.bool)
+                hidden[likely.topk(budgets[module.layer_idx]).indices] = False
+                scores[0, own, :, : blocks * 16][..., hidden.repeat_interleave(16)] = -torch.inf
         return (torch.softmax(scores, -1) @ values).transpose(1, 2), None
 
 

@@ -51,16 +51,18 @@ def shares_of(rng: np.random.Generator, blocks: int) -> Shares:
     return Shares(blocks, budget, sinks, recent, bonus, float(rng.choice([0.0, 0.3, 1.0, rng.random()])))
 
 
-def check_shares(kept: Any, shares: Shares, scores: Any, layer: int = 0, layers: int = 1) -> None:
-    """As many as may be, the first and the last ones, and none that scores less than one that is left out."""
-    assert set(kept.tolist()) <= {0, 1}
-    assert kept.sum() == shares.of_layer(layer, layers)
+def check_shares(every: Any, shares: Shares, scores: Any, layer: int = 0, layers: int = 1) -> None:
+    """For each head as many as may be, the first and the last ones, and none that scores less than one left out."""
+    assert every.shape == scores.shape
     middle = np.arange(shares.sinks, shares.blocks - shares.recent)
-    assert kept[: shares.sinks].all()
-    assert kept[shares.blocks - shares.recent :].all()
-    taken, left = middle[kept[middle] == 1], middle[kept[middle] == 0]
-    if len(taken) and len(left):
-        assert scores[taken].min() >= scores[left].max() - TOLERANCE
+    for kept, of_head in zip(every, scores, strict=True):
+        assert set(kept.tolist()) <= {0, 1}
+        assert kept.sum() == shares.of_layer(layer, layers)
+        assert kept[: shares.sinks].all()
+        assert kept[shares.blocks - shares.recent :].all()
+        taken, left = middle[kept[middle] == 1], middle[kept[middle] == 0]
+        if len(taken) and len(left):
+            assert of_head[taken].min() >= of_head[left].max() - TOLERANCE
 
 
 @dataclass
@@ -74,7 +76,7 @@ class Keys:
     scoring: oracle.Scoring
 
     def choose(self, shares: Shares, keys: Any, *, layer: int = 0, q: Any = None) -> Any:
-        kept = np.full(shares.blocks, 7, np.uint8)
+        kept = np.full((self.cache.shape[1], shares.blocks), 7, np.uint8)
         library().choose_blocks(
             shares.row(keys), layer, self.q if q is None else q, self.cache, self.slots, self.block_tokens,
             self.scoring.scale, self.scoring.logit_cap, kept,
@@ -179,7 +181,7 @@ def test_of_equal_blocks_the_later_ones_are_read(native, blocks, bounds) -> None
     case = keys_of(checks.generator(1), (1, 3, 16), 2 * blocks, 2, bf16=False)
     case.cache[case.slots] = np.tile(case.cache[case.slots[:2]], (blocks, 1, 1))
     kept = case.choose(Shares(blocks, 4, 1, 1, np.zeros(blocks, np.float32)), case.fresh(bounds=bounds))
-    assert np.flatnonzero(kept).tolist() == [0, *range(blocks - 3, blocks)]
+    assert np.flatnonzero(kept[0]).tolist() == [0, *range(blocks - 3, blocks)]
 
 
 def test_a_bonus_moves_a_block_and_one_that_is_no_number_always_wins(native) -> None:
@@ -187,9 +189,9 @@ def test_a_bonus_moves_a_block_and_one_that_is_no_number_always_wins(native) -> 
     bonus = np.zeros(20, np.float32)
     bonus[3], bonus[8], bonus[11], bonus[12] = 1e30, np.nan, -np.inf, 2e30
     keys = case.fresh(bounds=False)
-    assert np.flatnonzero(case.choose(Shares(20, 1, 0, 0, bonus), keys)).tolist() == [8]
-    assert np.flatnonzero(case.choose(Shares(20, 3, 0, 0, bonus), keys)).tolist() == [3, 8, 12]
-    assert np.flatnonzero(case.choose(Shares(20, 19, 0, 0, bonus), keys) == 0).tolist() == [11]
+    assert np.flatnonzero(case.choose(Shares(20, 1, 0, 0, bonus), keys)[0]).tolist() == [8]
+    assert np.flatnonzero(case.choose(Shares(20, 3, 0, 0, bonus), keys)[0]).tolist() == [3, 8, 12]
+    assert np.flatnonzero(case.choose(Shares(20, 19, 0, 0, bonus), keys)[0] == 0).tolist() == [11]
 
 
 @pytest.mark.parametrize("bounds", [False, True])
@@ -204,10 +206,10 @@ def test_a_query_that_is_no_number_still_chooses_as_many(native, where, value, b
         else:
             case.q[slice(None) if where == "all" else 4] = value
         shares = shares_of(rng, blocks)
-        check_shares(case.choose(shares, case.fresh(bounds=bounds)), shares, np.zeros(blocks))
+        check_shares(case.choose(shares, case.fresh(bounds=bounds)), shares, np.zeros((2, blocks)))
         # And so does one whose keys are none.
         case.cache[case.slots[1]] = value
-        check_shares(case.choose(shares, case.fresh(bounds=bounds)), shares, np.zeros(blocks))
+        check_shares(case.choose(shares, case.fresh(bounds=bounds)), shares, np.zeros((2, blocks)))
 
 
 # ------------------------------------------------------------------------------------------------- a step
@@ -251,12 +253,11 @@ def choosing(case: Case, block_tokens: int, *, layers: int, bounds: bool, share:
 
 
 def composed(step: Choosing) -> tuple[Any, Any]:
-    """Hidden states of the operations called one by one, and what was read: uint8 [layers, requests, blocks]."""
+    """Hidden states of the operations called one by one, and the slots of each layer, request that chooses and KV head."""
     case, native = step.case, library()
     pair, whole, scoring = case.pair, case.step, case.pair.plain.scoring
     plain, half, d = pair.plain, len(pair.caches) // 2, pair.plain.head_dim
-    kept = np.broadcast_to(step.given.kept, (LAYERS, *step.given.kept.shape[1:])).copy()
-    every = decoders.Choice(step.given.block_tokens, kept, step.given.tail)
+    read: dict[tuple[int, int, int], Any] = {}
     x, keys = plain.embedding[case.ids], step.fresh()
     normed = np.empty_like(x)
     for i, (qkv, o, gate_up, down, input_norm, post_norm, qkv_bias, o_bias, *_) in enumerate(pair.weights):
@@ -267,12 +268,7 @@ def composed(step: Choosing) -> tuple[Any, Any]:
             heads, whole.positions, whole.out_slots, plain.table, plain.neox, k_cache, v_cache
         )
         q = np.ascontiguousarray(heads[:, : plain.q_heads * d]).reshape(len(x), plain.q_heads, d)
-        for r, shares in enumerate(step.shares):
-            if shares is not None:
-                own = whole.kv_slots[whole.kv_indptr[r] : whole.kv_indptr[r + 1]]
-                of_request = Keys(k_cache, own, q[whole.q_indptr[r]], every.block_tokens, scoring)
-                kept[i, r, : shares.blocks] = of_request.choose(shares, keys[r], layer=i)
-        seen, attended = every.step(whole, i), np.empty_like(q)
+        seen, attended = step.given.step(whole, i), np.empty_like(q)
         pages = (seen.kv_indptr, seen.kv_slots, np.ones(len(seen.kv_indptr) - 1, np.int64), 1)
         native.paged_attention(
             q,
@@ -285,6 +281,33 @@ def composed(step: Choosing) -> tuple[Any, Any]:
             scoring.window,
             scoring.logit_cap,
         )
+        for r, shares in enumerate(step.shares):
+            if shares is None:
+                continue
+            own, row = whole.kv_slots[whole.kv_indptr[r] : whole.kv_indptr[r + 1]], whole.q_indptr[r]
+            of_request = Keys(k_cache, own, q[row], step.given.block_tokens, scoring)
+            kept = of_request.choose(shares, keys[r], layer=i)
+            group = plain.q_heads // plain.kv_heads
+            for h in range(plain.kv_heads):
+                heads_of = slice(h * group, (h + 1) * group)
+                only = decoders.Choice(step.given.block_tokens, kept[None, h : h + 1], step.given.tail[r : r + 1])
+                slots = read[i, r, h] = own[only.sees(0, len(own), 0)]
+                out = np.empty((1, group, d), np.float32)
+                native.paged_attention(
+                    np.ascontiguousarray(q[row : row + 1, heads_of]),
+                    np.ascontiguousarray(k_cache[:, h : h + 1]),
+                    np.ascontiguousarray(v_cache[:, h : h + 1]),
+                    np.array([0, len(slots)]),
+                    slots,
+                    np.ones(1, np.int64),
+                    1,
+                    scoring.scale,
+                    out,
+                    np.array([0, 1]),
+                    scoring.window,
+                    scoring.logit_cap,
+                )
+                attended[row, heads_of] = out[0]
         x = checks.product(native, attended.reshape(len(x), -1), o, bias=o_bias, add=True, out=x.copy())
         native.rms_norm(x, post_norm, plain.eps, normed)
         wide = checks.product(native, normed, gate_up)
@@ -292,7 +315,7 @@ def composed(step: Choosing) -> tuple[Any, Any]:
         native.silu_mul(wide, narrow)
         x = checks.product(native, narrow, down, add=True, out=x.copy())
     native.rms_norm(x, plain.final_norm, plain.eps, normed)
-    return normed, kept
+    return normed, read
 
 
 @settings(max_examples=60)
@@ -303,10 +326,16 @@ def test_a_step_reads_what_the_query_of_each_layer_chooses(
     case = case_of(family, lengths, seed, bf16=bf16, prompts=True)
     step = choosing(case, block_tokens, layers=layers, bounds=bounds)
     got = step.forward()
-    hidden, kept = composed(step)
+    hidden, read = composed(step)
     checks.check_same_bits(got, hidden)
-    given_all = decoders.Choice(block_tokens, kept, step.given.tail)
-    checks.check_same_bits(got, case.pair.forward(case.step, case.ids, **given_all.arguments()))
+    # And nothing else: what a KV head leaves out may be no number, once it is known what stands for its blocks.
+    keys, half = step.fresh(), len(case.pair.caches) // 2
+    step.forward(keys)
+    for (layer, r, head), slots in read.items():
+        out = np.setdiff1d(case.step.kv_slots[case.step.kv_indptr[r] : case.step.kv_indptr[r + 1]], slots)
+        for cache in (case.pair.caches[layer], case.pair.caches[half + layer]):
+            cache[out, head] = 0x7FC0 if bf16 else np.nan
+    checks.check_same_bits(step.forward(keys), got)
 
 
 @settings(max_examples=25)
@@ -581,6 +610,7 @@ def test_keys_of_no_model_are_refused(native, arguments: tuple[Any, ...], said: 
 
 
 CACHE = np.zeros((12, 2, 16), np.float32)
+KEPT_SAID = r"kept must be \[kv_heads, blocks\]"
 OTHER_KEYS = "the keys of a choice must be of the cache's kv_heads and head_dim"
 ALONE_REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "layer 2": ({"layer": 2}, "layer must be one of those of the keys"),
@@ -596,9 +626,11 @@ ALONE_REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "large block_tokens": ({"block_tokens": 2**31 - 1}, "slots must hold the blocks of the choice"),
     "no scale": ({"scale": float("nan")}, "scale must be finite"),
     "a cap below 0": ({"logit_cap": -1.0}, "logit_cap must be finite and at least 0"),
-    "a short kept": ({"kept": np.full(1, 7, np.uint8)}, r"kept must be \[blocks\]"),
-    "a long kept": ({"kept": np.full(3, 7, np.uint8)}, r"kept must be \[blocks\]"),
-    "kept of bool": ({"kept": np.ones(2, bool)}, TYPE_SAID),
+    "a short kept": ({"kept": np.full((2, 1), 7, np.uint8)}, KEPT_SAID),
+    "a long kept": ({"kept": np.full((2, 3), 7, np.uint8)}, KEPT_SAID),
+    "kept of one head": ({"kept": np.full((1, 2), 7, np.uint8)}, KEPT_SAID),
+    "kept of all heads alike": ({"kept": np.full(2, 7, np.uint8)}, TYPE_SAID),
+    "kept of bool": ({"kept": np.ones((2, 2), bool)}, TYPE_SAID),
     "q of float64": ({"q": np.zeros((4, 16))}, TYPE_SAID),
 }  # fmt: skip
 
@@ -607,7 +639,7 @@ ALONE_REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 def test_a_choice_of_one_layer_is_refused_and_nothing_is_written(native, name: str) -> None:
     base = {
         "layer": 1, "q": np.zeros((4, 16), np.float32), "k_cache": CACHE, "slots": np.arange(8), "block_tokens": 4,
-        "scale": 0.25, "logit_cap": 0.0, "kept": np.full(2, 7, np.uint8),
+        "scale": 0.25, "logit_cap": 0.0, "kept": np.full((2, 2), 7, np.uint8),
     }  # fmt: skip
     keys = new_keys()
     if name.startswith("row: "):
@@ -623,4 +655,4 @@ def test_a_choice_of_one_layer_is_refused_and_nothing_is_written(native, name: s
         native.choose_blocks(choice, **arguments)
     assert (arguments["kept"] == 7).all() or name == "kept of bool"
     native.choose_blocks(row(keys=keys), **base)
-    assert base["kept"].tolist() == [0, 1]
+    assert base["kept"].tolist() == [[0, 1], [0, 1]]

@@ -172,7 +172,7 @@ class PagedCpuAttnBackend(TorchNativeAttnBackend):
         out = torch.empty_like(queries)
         kv_indptr, kv_indices = lists.kv_indptr, lists.kv_indices
         if lists.plan is not None and lists.plan.prunes:
-            kv_indptr, kv_indices = self._visible(lists, layer, queries)
+            kv_indptr, kv_indices = self._visible(lists, layer)
         mass = torch.zeros(len(kv_indices)) if lists.plan is not None and lists.plan.measures else None
         library().paged_attention(
             queries,
@@ -192,47 +192,71 @@ class PagedCpuAttnBackend(TorchNativeAttnBackend):
         )
         if mass is not None:
             self._take_mass(lists, layer.layer_id, kv_indptr, mass)
+        if lists.plan is not None and lists.plan.prunes:
+            self._read_by_head(lists, layer, queries, out)
         return out.to(q.dtype).view(-1, heads * width)
 
-    def _visible(
-        self, lists: PageLists, layer: Any, queries: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """``kv_indptr`` and ``kv_indices`` of what is read in one layer."""
+    def _visible(self, lists: PageLists, layer: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """``kv_indptr`` and ``kv_indices`` of what is read in one layer; nothing where each KV head reads its own."""
         plan = lists.plan
         assert plan is not None
         parts, starts = [], lists.kv_indptr.tolist()
-        choices = plan.choices(lambda r: keys_of(r, self._layers, layer.tp_k_head_num, layer.qk_head_dim))
         for row, selection in enumerate(plan.selections()):
             slots = lists.kv_indices[starts[row] : starts[row + 1]]
             if isinstance(selection, QueryChoice):
-                assert choices is not None
-                choice = choices[row]
-                seen: Selection | None = self._chosen(
-                    selection, choice, layer, queries[row], slots, plan.block_tokens
-                )
-            else:
-                seen = selection
-            if seen is not None:
-                at = min(layer.layer_id, seen.kept.shape[0] - 1)
-                slots = slots[torch.from_numpy(seen.positions(len(slots), plan.block_tokens, at))]
+                slots = slots[:0]
+            elif selection is not None:
+                at = min(layer.layer_id, selection.kept.shape[0] - 1)
+                slots = slots[torch.from_numpy(selection.positions(len(slots), plan.block_tokens, at))]
             parts.append(slots)
         return torch.tensor([0, *accumulate(map(len, parts))]), torch.cat(parts)
 
-    def _chosen(
-        self,
-        selection: QueryChoice,
-        choice: Any,
-        layer: Any,
-        q: torch.Tensor,
-        slots: torch.Tensor,
-        block: int,
-    ) -> Selection:
-        kept = np.zeros(selection.blocks, np.uint8)
+    def _read_by_head(self, lists: PageLists, layer: Any, queries: torch.Tensor, out: torch.Tensor) -> None:
+        """Fill the rows of ``out [requests, q_heads, head_dim]`` that choose by their query.
+
+        The cache ``[slots, kv_heads, head_dim]`` is seen as one of a single head: slot ``s`` of head ``h`` is
+        ``s * kv_heads + h``, and what a KV head reads is a request of its own.
+        """
+        plan, heads, width = lists.plan, layer.tp_k_head_num, layer.qk_head_dim
+        assert plan is not None
+        choices = plan.choices(lambda r: keys_of(r, self._layers, heads, width))
+        if choices is None:
+            return
+        cap, block, starts = layer.logit_cap or 0.0, plan.block_tokens, lists.kv_indptr.tolist()
         keys = cache_view(self.token_to_kv_pool.get_key_buffer(layer.layer_id))
-        cap = layer.logit_cap or 0.0
-        library().choose_blocks(choice, layer.layer_id, q, keys, slots, block, layer.scaling, cap, kept)
-        kept_by_all = kept[None].astype(np.bool_)
-        return Selection(kept_by_all, selection.blocks * block)
+        rows, parts = [], []
+        for row, choice in enumerate(choices):
+            if choice is None:
+                continue
+            slots, blocks = lists.kv_indices[starts[row] : starts[row + 1]], choice[1]
+            kept = np.zeros((heads, blocks), np.uint8)
+            library().choose_blocks(
+                choice, layer.layer_id, queries[row], keys, slots, block, layer.scaling, cap, kept
+            )
+            seen = Selection(kept.astype(np.bool_), blocks * block)
+            parts += [
+                slots[torch.from_numpy(seen.positions(len(slots), block, h))] * heads + h
+                for h in range(heads)
+            ]
+            rows.append(row)
+        of_heads = queries[rows].view(len(parts), -1, width)
+        found = torch.empty_like(of_heads)
+        values = cache_view(self.token_to_kv_pool.get_value_buffer(layer.layer_id))
+        library().paged_attention(
+            of_heads,
+            keys.view(-1, 1, width),
+            values.view(-1, 1, width),
+            torch.tensor([0, *accumulate(map(len, parts))]),
+            torch.cat(parts),
+            torch.ones(len(parts), dtype=torch.int64),
+            1,
+            layer.scaling,
+            found,
+            torch.arange(len(parts) + 1),
+            layer.sliding_window_size if layer.sliding_window_size is not None else -1,
+            cap,
+        )
+        out[rows] = found.view(len(rows), *out.shape[1:])
 
     def _take_mass(
         self, lists: PageLists, layer_id: int, kv_indptr: torch.Tensor, mass: torch.Tensor

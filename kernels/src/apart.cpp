@@ -1,0 +1,63 @@
+#include "apart.h"
+
+#include <algorithm>
+
+namespace sge {
+
+Apart::Apart(const std::vector<Choice>& choices, const Requests& requests, const Blocks& blocks, int kv_heads)
+    : choices_(choices), requests_(requests), blocks_(blocks), kv_heads_(kv_heads) {
+  for (const Choice& choice : choices) {
+    flags_.push_back(choice.keys ? 1 : 0);
+    if (!choice.keys) continue;
+    rows_.push_back({static_cast<int>(flags_.size()) - 1, std::vector<uint8_t>(static_cast<size_t>(kv_heads) * choice.blocks)});
+  }
+  for (size_t i = 0; i <= rows_.size() * static_cast<size_t>(kv_heads); ++i) heads_.query.push_back(static_cast<int64_t>(i));
+}
+
+void Apart::list(Row& row, const Attention& a, const KvCache& kv, const AttentionShape& shape, int layer, int64_t* to) {
+  const int r = row.request;
+  const Choice& choice = choices_[static_cast<size_t>(r)];
+  const int64_t *slots = requests_.slots + requests_.first[r], *end = requests_.slots + requests_.first[r + 1];
+  choose(choice, layer, a.q + requests_.query[r] * a.ldq, shape, choice.keys->upto(layer, choice.blocks, kv, slots),
+         row.kept.data());
+  const uint8_t* kept = row.kept.data();
+  for (int h = 0; h < kv_heads_; ++h) {
+    const auto add = [&](const int64_t* from, const int64_t* until) {
+      while (from < until) *to++ = *from++ * kv_heads_ + h;
+    };
+    for (int b = 0; b < choice.blocks; ++b, ++kept) {
+      const int64_t* from = slots + int64_t{b} * blocks_.block_tokens;
+      if (*kept) add(from, from + blocks_.block_tokens);
+    }
+    add(slots + blocks_.tail[static_cast<size_t>(r)], end);
+  }
+}
+
+void Apart::attend(const Attention& a, const KvCache& kv, const AttentionShape& shape, int layer) {
+  const size_t width = static_cast<size_t>(shape.q_heads) * static_cast<size_t>(kv.head_dim);
+  heads_.first.assign(1, 0);
+  for (const Row& row : rows_) {
+    const size_t r = static_cast<size_t>(row.request);
+    const int64_t tail = requests_.first[r + 1] - requests_.first[r] - blocks_.tail[r];
+    const int64_t length = int64_t{choices_[r].of_layer(layer)} * blocks_.block_tokens + tail;
+    for (int h = 0; h < kv_heads_; ++h) heads_.first.push_back(heads_.first.back() + length);
+  }
+  slots_.resize(static_cast<size_t>(heads_.first.back()));
+  heads_.slots = slots_.data();
+  q_.resize(rows_.size() * width), out_.resize(q_.size());
+  team()->run(static_cast<int>(rows_.size()), [&](int i) {
+    Row& row = rows_[static_cast<size_t>(i)];
+    list(row, a, kv, shape, layer, slots_.data() + heads_.first[static_cast<size_t>(i) * static_cast<size_t>(kv_heads_)]);
+    const float* q = a.q + requests_.query[row.request] * a.ldq;
+    std::copy(q, q + width, q_.data() + static_cast<size_t>(i) * width);
+  });
+  const int group = shape.q_heads / kv_heads_, ld = group * kv.head_dim;
+  attention({q_.data(), ld, out_.data(), ld, nullptr, nullptr, nullptr, 1}, {kv.k, kv.v, kv.bf16, 1, kv.head_dim},
+            {group, shape.scale, shape.logit_cap, shape.window}, heads_);
+  for (size_t i = 0; i < rows_.size(); ++i) {
+    const float* from = out_.data() + i * width;
+    std::copy(from, from + width, a.out + requests_.query[rows_[i].request] * a.ldo);
+  }
+}
+
+}  // namespace sge
