@@ -17,7 +17,7 @@ Cache: TypeAlias = Any
 Mask: TypeAlias = Any
 
 # Keys, blocks, budget, sinks, recent, bonus, tilt. Of the first ``blocks`` blocks, the first ``sinks``, the last ``recent``,
-# and up to ``reference_ops.layer_budgets`` in all, the mean of which is ``budget``, those of the largest
+# and up to ``reference_ops.layer_budgets`` in all, the mean of which is ``budget``, each KV head reads those of its largest
 # ``reference_ops.block_scores``; of equals the later ones. ``bonus`` float32 [blocks]; NaN: read before all others. Attention
 # below e^-87 of what each head pays most for is none at all.
 Choice: TypeAlias = tuple[BlockKeys, int, int, int, int, Floats, float]

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "blocks.h"
 #include "choice.h"
 #include "ops.h"
 

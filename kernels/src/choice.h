@@ -1,5 +1,5 @@
-// Blocks chosen anew in every layer and step, by the query: those that it is likely to look at, and those that are
-// surprising.
+// Blocks chosen anew by every KV head in every layer and step, by the query: those that it is likely to look at, and those
+// that are surprising.
 #pragma once
 
 #include <atomic>
@@ -7,7 +7,6 @@
 #include <memory>
 #include <vector>
 
-#include "blocks.h"
 #include "kernels.h"
 
 namespace sge {

@@ -44,7 +44,7 @@ void Decoder::forward(const int64_t* ids, const int64_t* positions, const int64_
   if (choices) apart.emplace(*choices, requests, *blocks, kv_heads);
   for (int index = 0; index < static_cast<int>(layers.size()); ++index) {
     const Layer& layer = layers[static_cast<size_t>(index)];
-    if (pruned && (index == 0 || blocks->layers > 1)) {
+    if (pruned && !(apart && apart->all()) && (index == 0 || blocks->layers > 1)) {
       seen = visible(requests, *blocks, index, apart ? apart->flags() : nullptr, seen_slots);
     }
     Attention step{wide, qkv_size, narrow, attended_ld, nullptr, nullptr, nullptr, 1};

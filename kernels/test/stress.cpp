@@ -462,6 +462,7 @@ void check_decoder(Random& random) {
   decoder.hidden = hidden, decoder.q_heads = q_heads, decoder.kv_heads = kv_heads, decoder.head_dim = d;
   decoder.intermediate = intermediate, decoder.eps = decoder.head_eps = 1e-6f, decoder.scale = 0.25f;
   const int room = 800;
+  decoder.logit_cap = random.coin() ? 0.0f : 2.0f;
   decoder.rope_table = random.normals(400 * 16), decoder.rotary_dim = 16, decoder.neox = random.coin();
   decoder.final_norm = random.normals(hidden), decoder.embedding = packed(random, 70, hidden, false).weight;
   std::vector<std::unique_ptr<Cache>> caches;

@@ -19,6 +19,7 @@ FAMILIES = {
     "qwen2": {"qkv_bias": True},
     "qwen3": {"norms": True},
     "interleaved": {"neox": False, "rotary": 8, "o_bias": True},
+    "capped": {"logit_cap": 2.0},
     "windowed": {"window": 3, "logit_cap": 4.0},
 }
 

@@ -29,7 +29,7 @@ class Reading:
     """What one decode step reads.
 
     Attributes:
-        selection: the blocks that are read, or how each layer chooses them; ``None`` reads all.
+        selection: the blocks that are read, or how each KV head of each layer chooses them; ``None`` reads all.
         reason: ``short`` context, ``unknown`` entropy, ``spike`` or ``ratio`` of 1: dense. ``measure``: dense, and the
             attention that each block receives is wanted. ``kept``: the selection.
         rescored: whether the selection is new.
@@ -46,7 +46,7 @@ class Pruning:
     Attributes:
         settings: of the request.
         needs_mass: whether blocks are chosen by the attention they received.
-        by_query: whether each layer of each step chooses by its query.
+        by_query: whether each KV head of each layer and step chooses by its query.
         spikes: times that an entropy spike brought the whole context back.
     """
 

@@ -40,11 +40,11 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class QueryChoice:
-    """What a request reads where each layer of each step chooses by its query.
+    """What a request reads where each KV head of each layer and step chooses by its query.
 
     Attributes:
         blocks: first blocks of the context, from which is chosen; the tail behind them is read whole.
-        budget: blocks that are read, the mean over layers.
+        budget: blocks that a KV head reads, the mean over layers.
         sinks: first ones, always among them.
         recent: last ones, likewise.
         bonus: ``[blocks]`` added to the logarithm of the attention that a block is likely to receive; NaN: always read.

@@ -126,6 +126,57 @@ def test_each_layer_reads_its_own_blocks(backend: Any) -> None:
     assert (backend.paged_calls, backend.native_calls) == (LAYERS, 0)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("others", ["all choose", "one reads all"])
+def test_each_kv_head_reads_its_own_blocks(backend: Any, dtype: torch.dtype, others: str) -> None:
+    """Several rows that choose, of different lengths, with capped scores."""
+    pool = backend.token_to_kv_pool
+    pool.k_buffer = [x.to(dtype) for x in pool.k_buffer]
+    pool.v_buffer = [x.to(dtype) for x in pool.v_buffer]
+    pool.store_dtype = pool.dtype = dtype
+    chosen = {
+        0: QueryChoice(12, 5, 1, 1, np.zeros(12, np.float32)),
+        2: QueryChoice(17, 6, 2, 1, np.zeros(17, np.float32)),
+    }
+    if others == "all choose":
+        chosen[1] = QueryChoice(9, 4, 1, 0, np.zeros(9, np.float32))
+    rows = range(len(LENGTHS))
+    plan = StepPlan(
+        BLOCK,
+        LENGTHS,
+        [Reading(chosen[row], "kept") if row in chosen else None for row in rows],
+        [request("mixed") if row in chosen else None for row in rows],
+    )
+    backend.forward_metadata, slots = lists_of(plan)
+    cap = 1.5
+    queries = torch.randn(3, Q_HEADS * DIM, generator=torch.Generator().manual_seed(9))
+    got = backend.forward_decode(queries, None, None, layer(0, logit_cap=cap), None, save_kv_cache=False)
+    query = queries.double().numpy().reshape(3, Q_HEADS, DIM)
+    group = Q_HEADS // KV_HEADS
+    for row in rows:
+        keys, values = (
+            x[0].double().numpy()[slots[row]].repeat(group, axis=1) for x in (pool.k_buffer, pool.v_buffer)
+        )
+        scores = cap * np.tanh(np.einsum("hd,thd->ht", query[row], keys) * SCALE / cap)
+        choice = chosen.get(row)
+        if choice is not None:
+            cut = pool.k_buffer[0][slots[row][: choice.blocks * BLOCK]].float()
+            means = cut.view(choice.blocks, BLOCK, KV_HEADS, DIM).mean(1).bfloat16().double().numpy()
+            products = np.einsum("hd,bhd->hb", query[row], means.repeat(group, axis=1)) * SCALE
+            likely = np.exp(cap * np.tanh(products / cap))
+            likely /= likely.sum(1, keepdims=True)
+            for head in range(KV_HEADS):
+                own = slice(head * group, (head + 1) * group)
+                inner = np.arange(choice.sinks, choice.blocks - choice.recent)
+                count = choice.budget - choice.sinks - choice.recent
+                best = inner[np.argsort(-likely[own].sum(0)[inner])[:count]]
+                left = np.setdiff1d(inner, best)
+                scores[own][:, np.isin(np.arange(LENGTHS[row]) // BLOCK, left)] = -np.inf
+        weights = np.exp(scores)
+        expected = np.einsum("ht,thd->hd", weights / weights.sum(1, keepdims=True), values)
+        np.testing.assert_allclose(got[row].double().numpy().reshape(Q_HEADS, DIM), expected, atol=2e-5)
+
+
 def test_what_falls_back_says_that_it_read_all(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from sglang.srt.layers.attention.torch_native_backend import TorchNativeAttnBackend
 

@@ -15,7 +15,7 @@ class ReadCost:
     Attributes:
         bytes_per_token: keys and values of a token, all layers.
         flops_per_token: of attending to it: two products of every query head, each a multiplication and an addition.
-        bytes_per_block: of what stands for a block where each layer chooses by its query (its mean key).
+        bytes_per_block: of what stands for a block where each KV head of each layer chooses by its query (its mean key).
     """
 
     bytes_per_token: float

@@ -54,7 +54,7 @@ class StepPlan:
         given = [selection for selection in selections if isinstance(selection, Selection)]
         layers = max((selection.kept.shape[0] for selection in given), default=1)
         width = max((selection.kept.shape[1] for selection in given), default=0)
-        # A row that chooses by its query fills its own; here only its tail is said.
+        # Of a row that chooses by its query only the tail is said, and the width covers what is before it.
         wide = max((s.blocks for s in selections if isinstance(s, QueryChoice)), default=0)
         kept = np.zeros((layers, len(selections), max(width, wide)), dtype=np.uint8)
         tail = np.zeros(len(selections), dtype=np.int64)
@@ -74,7 +74,8 @@ class StepPlan:
         """What the compiled decoder takes of rows that choose by their query; ``None`` where there are none."""
         found: list[tuple[Any, ...] | None] = []
         for selection, request in zip(self.selections(), self.requests, strict=True):
-            if isinstance(selection, QueryChoice) and request is not None:
+            if isinstance(selection, QueryChoice):
+                assert request is not None, "a row that chooses is a request's"
                 shares = (selection.blocks, selection.budget, selection.sinks, selection.recent)
                 found.append((keys_of(request), *shares, selection.bonus, selection.tilt))
             else:
