@@ -43,29 +43,55 @@ inline I16 four_codes(const int8_t* p) {
   return set1(bits);
 }
 
+// What N outputs have come to, over the blocks so far: in registers where there are 32 of them, else where they end up.
+template <int N>
+struct Totals {
+#if defined(__AVX512F__)
+  F16 held[N];
+  F16 at(int i) const { return held[i]; }
+  void set(int i, F16 x) { held[i] = x; }
+#else
+  float* to;
+  F16 at(int i) const { return load(to + i * kPanel); }
+  void set(int i, F16 x) { store(to + i * kPanel, x); }
+#endif
+  explicit Totals([[maybe_unused]] float* c) {
+#if !defined(__AVX512F__)
+    to = c;
+#endif
+#pragma GCC unroll 16
+    for (int i = 0; i < N; ++i) set(i, zero());
+  }
+  void end([[maybe_unused]] float* c) const {
+#if defined(__AVX512F__)
+#pragma GCC unroll 16
+    for (int i = 0; i < N; ++i) store(c + i * kPanel, held[i]);
+#endif
+  }
+};
+
 // R rows against P panels. Integers are exact and blocks are added in their order: no number of rows changes a bit.
 template <Format F, int R, int P>
 void integer_tile(const Rounded& x, int first, const Weight& w, int panel, float* c) {
   const uint8_t* at[P];
 #pragma GCC unroll 8
   for (int p = 0; p < P; ++p) at[p] = w.panel(panel + p);
-  F16 totals[R][P];
-#pragma GCC unroll 16
-  for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 8
-    for (int p = 0; p < P; ++p) totals[r][p] = zero();
-  }
+  Totals<R * P> totals(c);
   const size_t row_bytes = static_cast<size_t>(x.blocks) * kBlock;
   const int8_t* codes = x.codes + static_cast<size_t>(first) * row_bytes;
   const float* scales = x.scales + static_cast<size_t>(first) * x.blocks;
   const int32_t* code_sums = x.sums + static_cast<size_t>(first) * x.blocks;
   for (int b = 0; b < x.blocks; ++b, codes += kBlock) {
-    I16 sums[R][P];
+    std::conditional_t<F == Format::int8, I16, NibbleSums> sums[R][P];
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
       for (int p = 0; p < P; ++p) {
-        sums[r][p] = set1(F == Format::int8 ? -128 * code_sums[static_cast<size_t>(r) * x.blocks + b] : int32_t{0});
+        if constexpr (F == Format::int8) {
+          sums[r][p] = begin_bytes(code_sums[static_cast<size_t>(r) * x.blocks + b]);
+        } else {
+          sums[r][p] = begin_nibbles();
+        }
       }
     }
     F16 scale[P], minimum[P];
@@ -86,7 +112,7 @@ void integer_tile(const Rounded& x, int first, const Weight& w, int panel, float
           const I16 quad = load_quad(at[p] + j * kQuad);
 #pragma GCC unroll 16
           for (int r = 0; r < R; ++r) {
-            sums[r][p] = dot(sums[r][p], quad, four_codes(codes + static_cast<size_t>(r) * row_bytes + 4 * j));
+            sums[r][p] = add_bytes(sums[r][p], quad, four_codes(codes + static_cast<size_t>(r) * row_bytes + 4 * j));
           }
         }
       }
@@ -101,7 +127,7 @@ void integer_tile(const Rounded& x, int first, const Weight& w, int panel, float
 #pragma GCC unroll 16
           for (int r = 0; r < R; ++r) {
             const int8_t* four = codes + static_cast<size_t>(r) * row_bytes + 4 * j;
-            sums[r][p] = dot(dot(sums[r][p], low, four_codes(four)), high, four_codes(four + kBlock / 2));
+            sums[r][p] = add_nibbles(add_nibbles(sums[r][p], low, four_codes(four)), high, four_codes(four + kBlock / 2));
           }
         }
       }
@@ -113,19 +139,22 @@ void integer_tile(const Rounded& x, int first, const Weight& w, int panel, float
       const float input_scale = scales[static_cast<size_t>(r) * x.blocks + b];
 #pragma GCC unroll 8
       for (int p = 0; p < P; ++p) {
-        totals[r][p] = fma(scale[p] * set1(input_scale), to_float(sums[r][p]), totals[r][p]);
+        I16 whole;
+        if constexpr (F == Format::int8) {
+          whole = sums[r][p];
+        } else {
+          whole = end_nibbles(sums[r][p]);
+        }
+        F16 total = fma(scale[p] * set1(input_scale), to_float(whole), totals.at(r * P + p));
         if constexpr (F == Format::affine4) {
           const float input_sum = input_scale * static_cast<float>(code_sums[static_cast<size_t>(r) * x.blocks + b]);
-          totals[r][p] = fma(minimum[p], set1(input_sum), totals[r][p]);
+          total = fma(minimum[p], set1(input_sum), total);
         }
+        totals.set(r * P + p, total);
       }
     }
   }
-#pragma GCC unroll 16
-  for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 8
-    for (int p = 0; p < P; ++p) store(c + (r * P + p) * kPanel, totals[r][p]);
-  }
+  totals.end(c);
 }
 
 template <Format F>

@@ -18,7 +18,7 @@ constexpr int kIntegerRows = 10;  // likewise, with a sum of integers and one of
 constexpr int kDirectRows = 24;
 #elif defined(__AVX2__)
 constexpr int kRows = 6;
-constexpr int kIntegerRows = 2;
+constexpr int kIntegerRows = 4;
 constexpr int kDirectRows = 4;
 #else
 constexpr int kRows = 4;

@@ -81,8 +81,15 @@ inline I16 byte_of(I16 x) {
 }
 inline I16 operator+(I16 a, I16 b) { return {_mm512_add_epi32(a.v, b.v)}; }
 inline F16 to_float(I16 x) { return {_mm512_cvtepi32_ps(x.v)}; }
-// Sums + quad (unsigned bytes) . x (four signed bytes, the same for every output).
-inline I16 dot(I16 sums, I16 quad, I16 x) { return {_mm512_dpbusd_epi32(sums.v, quad.v, x.v)}; }
+// Sums of (weight - 128) . x over quads of a block, exact: begun with the block's sum of all x, added to quad by quad. A
+// quad is four unsigned bytes for each output; x four signed bytes from -127 to 127, the same for every output.
+inline I16 begin_bytes(int32_t sum_of_x) { return {_mm512_set1_epi32(-128 * sum_of_x)}; }
+inline I16 add_bytes(I16 sums, I16 quad, I16 x) { return {_mm512_dpbusd_epi32(sums.v, quad.v, x.v)}; }
+// Sums of weight . x over the 8 quads of a block at most, weights from 0 to 15, whatever they are kept in until the end.
+using NibbleSums = I16;
+inline NibbleSums begin_nibbles() { return {_mm512_setzero_si512()}; }
+inline NibbleSums add_nibbles(NibbleSums sums, I16 quad, I16 x) { return {_mm512_dpbusd_epi32(sums.v, quad.v, x.v)}; }
+inline I16 end_nibbles(NibbleSums sums) { return sums; }
 inline I16 nearest_int(F16 x) { return {_mm512_cvtps_epi32(x.v)}; }
 inline void store_int8(int8_t* p, I16 x) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(x.v)); }
 inline int32_t sum(I16 x) { return _mm512_reduce_add_epi32(x.v); }
@@ -184,14 +191,30 @@ inline I16 byte_of(I16 x) {
 }
 inline I16 operator+(I16 x, I16 y) { return {_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)}; }
 inline F16 to_float(I16 x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
-// In 16-bit halves: the instruction for bytes saturates.
-inline __m256i dot_half(__m256i sums, __m256i quad, __m256i x) {
-  const __m256i even = _mm256_madd_epi16(_mm256_and_si256(quad, _mm256_set1_epi16(255)),
-                                         _mm256_srai_epi16(_mm256_slli_epi16(x, 8), 8));
-  const __m256i odd = _mm256_madd_epi16(_mm256_srli_epi16(quad, 8), _mm256_srai_epi16(x, 8));
-  return _mm256_add_epi32(sums, _mm256_add_epi32(even, odd));
+// As above. The instruction for bytes saturates at 2^15 - 1: of |weight - 128| and x with its sign, two products are at most
+// 2 * 128 * 127, which is less.
+inline I16 begin_bytes(int32_t) { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
+inline __m256i add_half_bytes(__m256i sums, __m256i quad, __m256i x) {
+  const __m256i weight = _mm256_xor_si256(quad, _mm256_set1_epi8(-128));
+  const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(weight), _mm256_sign_epi8(x, weight));
+  return _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
 }
-inline I16 dot(I16 sums, I16 quad, I16 x) { return {dot_half(sums.a, quad.a, x.a), dot_half(sums.b, quad.b, x.b)}; }
+inline I16 add_bytes(I16 sums, I16 quad, I16 x) {
+  return {add_half_bytes(sums.a, quad.a, x.a), add_half_bytes(sums.b, quad.b, x.b)};
+}
+// Pairs of products are at most 2 * 15 * 127, of which 8 fit into 16 bits.
+struct NibbleSums {
+  __m256i a, b;
+};
+inline NibbleSums begin_nibbles() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
+inline NibbleSums add_nibbles(NibbleSums sums, I16 quad, I16 x) {
+  return {_mm256_add_epi16(sums.a, _mm256_maddubs_epi16(quad.a, x.a)),
+          _mm256_add_epi16(sums.b, _mm256_maddubs_epi16(quad.b, x.b))};
+}
+inline I16 end_nibbles(NibbleSums sums) {
+  const __m256i ones = _mm256_set1_epi16(1);
+  return {_mm256_madd_epi16(sums.a, ones), _mm256_madd_epi16(sums.b, ones)};
+}
 inline I16 nearest_int(F16 x) { return {_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b)}; }
 inline void store_int8(int8_t* p, I16 x) {
   int32_t values[16];
@@ -300,6 +323,12 @@ inline I16 dot(I16 sums, I16 quad, I16 x) {
   }
   return sums;
 }
+inline I16 begin_bytes(int32_t sum_of_x) { SGE_EACH_INT(-128 * sum_of_x); }
+inline I16 add_bytes(I16 sums, I16 quad, I16 x) { return dot(sums, quad, x); }
+using NibbleSums = I16;
+inline NibbleSums begin_nibbles() { SGE_EACH_INT(0); }
+inline NibbleSums add_nibbles(NibbleSums sums, I16 quad, I16 x) { return dot(sums, quad, x); }
+inline I16 end_nibbles(NibbleSums sums) { return sums; }
 inline I16 nearest_int(F16 x) { SGE_EACH_INT(static_cast<int32_t>(std::nearbyint(x.v[i]))); }
 inline void store_int8(int8_t* p, I16 x) {
   for (int i = 0; i < 16; ++i) p[i] = static_cast<int8_t>(x.v[i]);

@@ -39,6 +39,26 @@ def test_integer_products_are_those_of_inputs_rounded_to_8_bits(
     checks.check_integer(library(), kind, rows, n, inputs_for(kind, k), seed)
 
 
+@pytest.mark.parametrize("kind", ["int8", "affine4"])
+@pytest.mark.parametrize("rows", [1, 3, 4, 9])
+def test_integer_sums_of_the_largest_codes_do_not_overflow(native, kind: str, rows: int) -> None:
+    """All codes at one end of their range, and inputs that are all as large as they may be, of one sign or of two."""
+    rng, n, k = checks.generator(rows), 70, 96
+    low = 0.0 if kind == "affine4" else -1.0
+    matrix = np.where(rng.random((n, k)) < rng.choice([0.0, 0.5, 1.0], (n, 1)), 1.0, low).astype(np.float32)
+    if kind == "affine4":
+        matrix = 15 * matrix
+        # One of each end, which make it four bits: every other code is the largest, or drawn.
+        matrix[:, ::32], matrix[:, 1::32] = 0.0, 15.0
+    weight = native.pack(matrix, "small", True)
+    assert (weight.format, weight.integer) == (kind, True)
+    x = np.where(rng.random((rows, k)) < rng.choice([0.0, 0.5, 1.0], (rows, 1)), 1.0, -1.0).astype(np.float32)
+    x[0] = 1.0
+    # Inputs of 1 and -1 and these weights are all held exactly, and so are their sums.
+    expected = x.astype(np.float64) @ checks.rows_of(weight).astype(np.float64).T
+    assert np.abs(checks.product(native, x, weight) - expected).max() <= 1e-6 * 15 * k
+
+
 @EXAMPLES
 @given(KINDS, st.booleans(), ROWS, OUTPUTS, INPUTS, SEEDS)
 def test_bias_comes_first_and_what_was_there_last(
