@@ -24,32 +24,34 @@ inline float capped(float score, float cap) { return cap > 0.0f ? cap * std::tan
 // Scores of query heads [G, head_dim] against four tokens of one KV head, whose keys begin at at[0..4).
 template <bool BF16, int G>
 inline void four_scores(const float* q, const void* keys, const int64_t* at, int d, float* scores, int ld) {
+  // At a time: four sums of each stay in registers.
 #if defined(__AVX512F__)
-  constexpr int kHeads = G;  // at a time: four sums of each stay in registers
+  constexpr int kHeads = G;
+#elif defined(__AVX2__)
+  constexpr int kHeads = G == 4 ? 2 : G;
 #else
   constexpr int kHeads = 1;
 #endif
   for (int first = 0; first < G; first += kHeads) {
-    F16 dots[kHeads][4];
+    Dot dots[kHeads][4];
 #pragma GCC unroll 4
     for (int g = 0; g < kHeads; ++g) {
 #pragma GCC unroll 4
-      for (int j = 0; j < 4; ++j) dots[g][j] = zero();
+      for (int j = 0; j < 4; ++j) dots[g][j] = no_products();
     }
     for (int i = 0; i < d; i += kWidth) {
-      F16 k[4];
 #pragma GCC unroll 4
-      for (int j = 0; j < 4; ++j) k[j] = load_kv<BF16>(keys, at[j] + i);
+      for (int j = 0; j < 4; ++j) {
+        const F16 key = load_kv<BF16>(keys, at[j] + i);
 #pragma GCC unroll 4
-      for (int g = 0; g < kHeads; ++g) {
-        const F16 query = load(q + (first + g) * d + i);
-#pragma GCC unroll 4
-        for (int j = 0; j < 4; ++j) dots[g][j] = fma(query, k[j], dots[g][j]);
+        for (int g = 0; g < kHeads; ++g) {
+          dots[g][j] = add_products(load(q + (first + g) * d + i), key, dots[g][j]);
+        }
       }
     }
 #pragma GCC unroll 4
     for (int g = 0; g < kHeads; ++g) {
-      store_sums(scores + (first + g) * ld, dots[g][0], dots[g][1], dots[g][2], dots[g][3]);
+      store_dots(scores + (first + g) * ld, dots[g][0], dots[g][1], dots[g][2], dots[g][3]);
     }
   }
 }
@@ -96,8 +98,15 @@ void score_tokens(const float* q, const void* keys, const int64_t* at, int count
 // Adds the values of tokens [0, count) to the outputs [G, d].
 template <bool BF16, int G>
 void add_values(const float* weights, const void* values, const int64_t* at, int count, int d, float* out, int ld) {
+#if defined(__AVX512F__)
+  constexpr int kColumns = 2;
+#else
+  constexpr int kColumns = G < 3 ? 2 : 1;
+#endif
   int i = 0;
-  for (; i + 2 * kWidth <= d; i += 2 * kWidth) weighted_values<BF16, G, 2>(values, at, count, weights, ld, i, d, out);
+  for (; i + kColumns * kWidth <= d; i += kColumns * kWidth) {
+    weighted_values<BF16, G, kColumns>(values, at, count, weights, ld, i, d, out);
+  }
   if (i < d) weighted_values<BF16, G, 1>(values, at, count, weights, ld, i, d, out);
 }
 

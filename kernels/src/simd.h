@@ -38,7 +38,10 @@ inline F16 min(F16 a, F16 b) { return {_mm512_min_ps(a.v, b.v)}; }
 inline float sum(F16 a) { return _mm512_reduce_add_ps(a.v); }
 inline float largest(F16 a) { return _mm512_reduce_max_ps(a.v); }
 // The four sums, each formed in the same order whatever its place.
-inline void store_sums(float* p, F16 a, F16 b, F16 c, F16 d) {
+using Dot = F16;
+inline Dot no_products() { return {_mm512_setzero_ps()}; }
+inline Dot add_products(F16 x, F16 y, Dot sums) { return fma(x, y, sums); }
+inline void store_dots(float* p, Dot a, Dot b, Dot c, Dot d) {
   const __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(a.v, b.v), _mm512_unpackhi_ps(a.v, b.v));
   const __m512 cd = _mm512_add_ps(_mm512_unpacklo_ps(c.v, d.v), _mm512_unpackhi_ps(c.v, d.v));
   const __m512 lanes = _mm512_add_ps(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xee));
@@ -128,9 +131,15 @@ inline float largest(F16 x) {
   t = _mm_max_ps(t, _mm_movehl_ps(t, t));
   return _mm_cvtss_f32(_mm_max_ss(t, _mm_movehdup_ps(t)));
 }
-inline void store_sums(float* p, F16 a, F16 b, F16 c, F16 d) {
-  const __m256 x = _mm256_add_ps(a.a, a.b), y = _mm256_add_ps(b.a, b.b);
-  const __m256 z = _mm256_add_ps(c.a, c.b), w = _mm256_add_ps(d.a, d.b);
+struct Dot {
+  __m256 v;
+};
+inline Dot no_products() { return {_mm256_setzero_ps()}; }
+inline Dot add_products(F16 x, F16 y, Dot sums) {
+  return {_mm256_fmadd_ps(x.b, y.b, _mm256_fmadd_ps(x.a, y.a, sums.v))};
+}
+inline void store_dots(float* p, Dot a, Dot b, Dot c, Dot d) {
+  const __m256 x = a.v, y = b.v, z = c.v, w = d.v;
   const __m256 xy = _mm256_add_ps(_mm256_unpacklo_ps(x, y), _mm256_unpackhi_ps(x, y));
   const __m256 zw = _mm256_add_ps(_mm256_unpacklo_ps(z, w), _mm256_unpackhi_ps(z, w));
   const __m256 lanes = _mm256_add_ps(_mm256_shuffle_ps(xy, zw, 0x44), _mm256_shuffle_ps(xy, zw, 0xee));
@@ -265,7 +274,10 @@ inline float largest(F16 x) {
   for (float y : x.v) s = y > s ? y : s;
   return s;
 }
-inline void store_sums(float* p, F16 a, F16 b, F16 c, F16 d) { p[0] = sum(a), p[1] = sum(b), p[2] = sum(c), p[3] = sum(d); }
+using Dot = F16;
+inline Dot no_products() { SGE_EACH(0.0f); }
+inline Dot add_products(F16 x, F16 y, Dot sums) { return fma(x, y, sums); }
+inline void store_dots(float* p, Dot a, Dot b, Dot c, Dot d) { p[0] = sum(a), p[1] = sum(b), p[2] = sum(c), p[3] = sum(d); }
 inline F16 nearest(F16 x) { SGE_EACH(std::nearbyint(x.v[i])); }
 inline float float_of_bits(uint32_t bits) {
   float f;
