@@ -10,7 +10,8 @@ from typing import Any, Literal, TypeAlias
 Floats: TypeAlias = Any
 # int64.
 Indices: TypeAlias = Any
-# [slots, kv_heads, head_dim], float32, or bfloat16 viewed as uint16; head_dim a multiple of 16.
+# [slots, kv_heads, head_dim], float32, or bfloat16 viewed as uint16; head_dim a multiple of 16. Slots or heads may come first
+# in memory, as long as the numbers of a slot and head lie side by side.
 Cache: TypeAlias = Any
 
 # uint8.

@@ -23,8 +23,9 @@ void Apart::list(Row& row, const Attention& a, const KvCache& kv, const Attentio
          row.kept.data());
   const uint8_t* kept = row.kept.data();
   for (int h = 0; h < kv_heads_; ++h) {
+    const int64_t step = kv.slot_stride / kv.head_dim, place = h * (kv.head_stride / kv.head_dim);
     const auto add = [&](const int64_t* from, const int64_t* until) {
-      while (from < until) *to++ = *from++ * kv_heads_ + h;
+      while (from < until) *to++ = *from++ * step + place;
     };
     for (int b = 0; b < choice.blocks; ++b, ++kept) {
       const int64_t* from = slots + int64_t{b} * blocks_.block_tokens;
@@ -53,7 +54,7 @@ void Apart::attend(const Attention& a, const KvCache& kv, const AttentionShape& 
     std::copy(q, q + width, q_.data() + static_cast<size_t>(i) * width);
   });
   const int group = shape.q_heads / kv_heads_, ld = group * kv.head_dim;
-  attention({q_.data(), ld, out_.data(), ld, nullptr, nullptr, nullptr, 1}, {kv.k, kv.v, kv.bf16, 1, kv.head_dim},
+  attention({q_.data(), ld, out_.data(), ld, nullptr, nullptr, nullptr, 1}, kv.of_one_head(),
             {group, shape.scale, shape.logit_cap, shape.window}, heads_);
   for (size_t i = 0; i < rows_.size(); ++i) {
     const float* from = out_.data() + i * width;

@@ -10,8 +10,8 @@
 
 namespace sge {
 
-// The requests of a step that choose by their query. A cache [slots, kv_heads, head_dim] is one of a single head with
-// kv_heads times as many slots, so that what a KV head reads is a request of its own to attention().
+// The requests of a step that choose by their query. A cache of several heads is one of a single head with as many times the
+// slots, so that what a KV head reads is a request of its own to attention().
 class Apart {
  public:
   // choices: one a request, without keys where it is not one of these; requests and blocks: of the step. All are kept.

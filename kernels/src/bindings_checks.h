@@ -28,8 +28,8 @@ using MatrixOut = Array<float, nb::ndim<2>>;
 using Cube = Array<const float, nb::ndim<3>>;
 using CubeOut = Array<float, nb::ndim<3>>;
 using Indices = Array<const int64_t, nb::ndim<1>>;
-// float32, or bfloat16 seen as uint16; [slots, kv_heads, head_dim].
-using CacheArray = nb::ndarray<nb::ndim<3>, nb::c_contig, nb::device::cpu>;
+// float32, or bfloat16 seen as uint16; [slots, kv_heads, head_dim], see cache_of.
+using CacheArray = nb::ndarray<nb::ndim<3>, nb::device::cpu>;
 
 using Unlocked = nb::gil_scoped_release;
 
@@ -90,10 +90,15 @@ inline sge::KvCache cache_of(const CacheArray& k, const CacheArray& v) {
   const bool bf16 = cache_is_bf16(k);
   require_memory(k, v);
   require(cache_is_bf16(v) == bf16, "k_cache and v_cache must have one dtype");
-  for (size_t i = 0; i < 3; ++i) require(k.shape(i) == v.shape(i), "k_cache and v_cache must have one shape");
+  for (size_t i = 0; i < 3; ++i) {
+    require(k.shape(i) == v.shape(i) && k.stride(i) == v.stride(i), "k_cache and v_cache must have one shape and lie alike");
+  }
   require(k.shape(1) > 0 && k.shape(2) > 0 && k.shape(2) % sge::kPanel == 0,
           "head_dim must be a positive multiple of 16");
-  return {k.data(), v.data(), bf16, as_int(k.shape(1), "kv_heads"), as_int(k.shape(2), "head_dim")};
+  const auto d = static_cast<int64_t>(k.shape(2));
+  const bool rows = k.stride(2) == 1 && k.stride(0) >= d && k.stride(0) % d == 0 && k.stride(1) >= d && k.stride(1) % d == 0;
+  require(rows || k.size() == 0, "the cache must lie in rows of head_dim numbers, slots or heads first");
+  return {k.data(), v.data(), bf16, as_int(k.shape(1), "kv_heads"), as_int(k.shape(2), "head_dim"), k.stride(0), k.stride(1)};
 }
 
 inline int check_heads(size_t q_heads, const sge::KvCache& kv) {

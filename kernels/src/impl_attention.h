@@ -170,9 +170,9 @@ void decode_share_of(const float* q, const KvCache& kv, const AttentionShape& sh
   thread_local std::vector<int64_t> rows, at;
   rows.resize(static_cast<size_t>(count));
   at.resize(static_cast<size_t>(count));
-  for (int t = 0; t < count; ++t) rows[static_cast<size_t>(t)] = slots[t] * static_cast<int64_t>(kv.kv_heads) * d;
+  for (int t = 0; t < count; ++t) rows[static_cast<size_t>(t)] = kv.at(slots[t], 0);
   const auto prefetch = [&](const void* base, int head, int from, int to) {
-    const int64_t offset = static_cast<int64_t>(head) * d;
+    const int64_t offset = kv.at(0, head);
     for (int t = from; t < std::min(to, count); ++t) {
       const char* p = static_cast<const char*>(base) + (rows[static_cast<size_t>(t)] + offset) * kBytes;
       for (int b = 0; b < d * kBytes; b += 64) prefetch_line(p + b);
@@ -182,7 +182,7 @@ void decode_share_of(const float* q, const KvCache& kv, const AttentionShape& sh
   const auto each_head = [&](const void* base, int first, int tokens, const auto& step) {
     for (int h = 0; h < kv.kv_heads; ++h) {
       prefetch(base, h, first + kAhead, first + kAhead + tokens);
-      for (int t = 0; t < tokens; ++t) at[static_cast<size_t>(t)] = rows[static_cast<size_t>(first + t)] + h * d;
+      for (int t = 0; t < tokens; ++t) at[static_cast<size_t>(t)] = rows[static_cast<size_t>(first + t)] + kv.at(0, h);
       for (int g = 0; g < group; g += 4) step(h * group + g, std::min(4, group - g));
     }
   };
@@ -213,7 +213,6 @@ void decode_share(const float* q, const KvCache& kv, const AttentionShape& shape
 template <bool BF16>
 void gather_block(const KvCache& kv, int kv_head, const int64_t* slots, int count, float* keys, float* values) {
   const int d = kv.head_dim;
-  const int64_t row = static_cast<int64_t>(kv.kv_heads) * d, head = static_cast<int64_t>(kv_head) * d;
   alignas(64) float piece[kWidth];
   for (int t = 0; t < kKvBlock; ++t) {
     float* key = keys + static_cast<size_t>(t / kPanel) * d * kPanel + t % kPanel;
@@ -224,7 +223,7 @@ void gather_block(const KvCache& kv, int kv_head, const int64_t* slots, int coun
         for (int j = 0; j < kWidth; ++j) key[(i + j) * kPanel] = 0.0f;
         continue;
       }
-      const int64_t at = slots[t] * row + head + i;
+      const int64_t at = kv.at(slots[t], kv_head) + i;
       store(value, load_kv<BF16>(kv.v, at));
       store(piece, load_kv<BF16>(kv.k, at));
       for (int j = 0; j < kWidth; ++j) key[(i + j) * kPanel] = piece[j];

@@ -17,9 +17,10 @@ void summarise_keys_of(const KvCache& kv, const int64_t* slots, int count, Block
   float* row = scratch(static_cast<size_t>(width) * 2, 2);
   const F16 share = set1(1.0f / static_cast<float>(count));
   for (int i = 0; i < width; i += kWidth) {
-    F16 low = load_kv<BF16>(kv.k, slots[0] * width + i), high = low;
+    const int head = i / d;
+    F16 low = load_kv<BF16>(kv.k, kv.at(slots[0], head) + i % d), high = low;
     for (int t = 1; t < count; ++t) {
-      const F16 key = load_kv<BF16>(kv.k, slots[t] * width + i);
+      const F16 key = load_kv<BF16>(kv.k, kv.at(slots[t], head) + i % d);
       if (kind == BlockKind::kMean) {
         low = low + key;
       } else {
@@ -27,7 +28,7 @@ void summarise_keys_of(const KvCache& kv, const int64_t* slots, int count, Block
         high = max(high, key);
       }
     }
-    float* to = row + i / d * of_head + i % d;
+    float* to = row + head * of_head + i % d;
     store(to, kind == BlockKind::kMean ? low * share : low);
     if (kind == BlockKind::kBounds) store(to + d, high);
   }

@@ -8,13 +8,19 @@
 
 namespace sge {
 
-// One decoder's key-value cache: row `slot` of layer's K or V is [kv_heads, head_dim], float32 or bfloat16.
+// One layer's key-value cache, float32 or bfloat16: head_dim numbers of a slot and head begin at slot * slot_stride + head *
+// head_stride, both multiples of head_dim.
 struct KvCache {
   const void* k;
   const void* v;
   bool bf16;
   int kv_heads;
   int head_dim;
+  int64_t slot_stride, head_stride;
+
+  int64_t at(int64_t slot, int head) const { return slot * slot_stride + head * head_stride; }
+  // The same memory as one of a single head, with a slot for each of the heads.
+  KvCache of_one_head() const { return {k, v, bf16, 1, head_dim, head_dim, head_dim}; }
 };
 
 struct AttentionShape {

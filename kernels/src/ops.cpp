@@ -210,13 +210,15 @@ void rope_and_write(float* qkv, int tokens, int q_heads, const KvCache& kv, cons
         kernel.rope(q, q_heads + kv.kv_heads, d, rope.rotary_dim, rope.neox,
                     rope.table + static_cast<size_t>(positions[t]) * rope.rotary_dim);
       }
-      const size_t at = static_cast<size_t>(slots[t]) * kv_size;
-      if (kv.bf16) {
-        kernel.to_bf16(k, kv_size, static_cast<uint16_t*>(const_cast<void*>(kv.k)) + at);
-        kernel.to_bf16(v, kv_size, static_cast<uint16_t*>(const_cast<void*>(kv.v)) + at);
-      } else {
-        std::memcpy(static_cast<float*>(const_cast<void*>(kv.k)) + at, k, sizeof(float) * kv_size);
-        std::memcpy(static_cast<float*>(const_cast<void*>(kv.v)) + at, v, sizeof(float) * kv_size);
+      for (int h = 0; h < kv.kv_heads; ++h, k += d, v += d) {
+        const int64_t at = kv.at(slots[t], h);
+        if (kv.bf16) {
+          kernel.to_bf16(k, d, static_cast<uint16_t*>(const_cast<void*>(kv.k)) + at);
+          kernel.to_bf16(v, d, static_cast<uint16_t*>(const_cast<void*>(kv.v)) + at);
+        } else {
+          std::memcpy(static_cast<float*>(const_cast<void*>(kv.k)) + at, k, sizeof(float) * static_cast<size_t>(d));
+          std::memcpy(static_cast<float*>(const_cast<void*>(kv.v)) + at, v, sizeof(float) * static_cast<size_t>(d));
+        }
       }
     }
   });

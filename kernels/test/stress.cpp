@@ -192,14 +192,14 @@ void check_small(Random& random) {
   }
 }
 
-// One cache of random numbers, in either dtype, and the same as double.
+// One cache of random numbers, in either dtype, slots or heads first, and the same as double.
 struct Cache {
   int slots, kv_heads, d;
-  bool bf16;
+  bool bf16, heads_first;
   Floats single[2];
   std::vector<uint16_t> half[2];
 
-  Cache(Random& random, int slots_, int kv_heads_, int d_) : slots(slots_), kv_heads(kv_heads_), d(d_), bf16(random.coin()) {
+  Cache(Random& random, int slots_, int kv_heads_, int d_) : slots(slots_), kv_heads(kv_heads_), d(d_), bf16(random.coin()), heads_first(random.coin()) {
     for (int i = 0; i < 2; ++i) {
       single[i] = random.normals(static_cast<size_t>(slots) * kv_heads * d);
       for (float& x : single[i]) {
@@ -209,11 +209,12 @@ struct Cache {
     }
   }
   sge::KvCache view() const {
-    if (bf16) return {half[0].data(), half[1].data(), true, kv_heads, d};
-    return {single[0].data(), single[1].data(), false, kv_heads, d};
+    const int64_t slot = heads_first ? d : kv_heads * d, head = heads_first ? int64_t{slots} * d : d;
+    if (bf16) return {half[0].data(), half[1].data(), true, kv_heads, d, slot, head};
+    return {single[0].data(), single[1].data(), false, kv_heads, d, slot, head};
   }
   double at(int which, int64_t slot, int head, int i) const {
-    const size_t where = (static_cast<size_t>(slot) * kv_heads + head) * d + i;
+    const size_t where = static_cast<size_t>(view().at(slot, head)) + static_cast<size_t>(i);
     return bf16 ? value_of(half[which][where]) : single[which][where];
   }
 };

@@ -160,8 +160,12 @@ def make(
         fast.add_layer(*packed, *rest)
         plain.layers.append(oracle.Layer(*[checks.rows_of(w) for w in packed], *rest))
         weights.append([*packed, *rest])
+    empty = np.uint16(0x7FC0) if bf16 else np.float32(np.nan)
+    # Slots or heads first in memory.
     caches = [
-        np.full((room, kv_heads, d), 0x7FC0 if bf16 else np.nan, np.uint16 if bf16 else np.float32)
+        np.full((room, kv_heads, d), empty)
+        if seed % 2
+        else np.full((kv_heads, room, d), empty).transpose(1, 0, 2)
         for _ in range(2 * layers)
     ]
     fast.set_cache(caches[:layers], caches[layers:])

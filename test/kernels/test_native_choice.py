@@ -210,7 +210,9 @@ def test_a_query_that_is_no_number_still_chooses_as_many(native, where, value, b
         check_shares(found, shares, np.zeros((2, blocks)))
         if where != "all":
             # It is a query of the second KV head: the first chooses as it would.
-            clean = case.choose(shares, case.fresh(bounds=bounds), q=np.nan_to_num(case.q, posinf=0, neginf=0))
+            clean = case.choose(
+                shares, case.fresh(bounds=bounds), q=np.nan_to_num(case.q, posinf=0, neginf=0)
+            )
             assert (found[0] == clean[0]).all()
         # And so does one whose keys are none.
         case.cache[case.slots[1]] = value
@@ -295,7 +297,9 @@ def composed(step: Choosing) -> tuple[Any, Any]:
             group = plain.q_heads // plain.kv_heads
             for h in range(plain.kv_heads):
                 heads_of = slice(h * group, (h + 1) * group)
-                only = decoders.Choice(step.given.block_tokens, kept[None, h : h + 1], step.given.tail[r : r + 1])
+                only = decoders.Choice(
+                    step.given.block_tokens, kept[None, h : h + 1], step.given.tail[r : r + 1]
+                )
                 slots = read[i, r, h] = own[only.sees(0, len(own), 0)]
                 out = np.empty((1, group, d), np.float32)
                 native.paged_attention(

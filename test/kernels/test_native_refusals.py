@@ -197,7 +197,16 @@ REFUSED: dict[str, Any] = {
     "K without V": lambda: set_cache([caches(9)] * 2, [caches(9)]),
     "caches of two sizes": lambda: set_cache([caches(9), caches(8)], [caches(9), caches(8)]),
     "caches of other heads": lambda: set_cache([caches(9, heads=1)] * 2, [caches(9, heads=1)] * 2),
-    "caches with holes": lambda: set_cache([caches(18)[::2]] * 2, [caches(18)[::2]] * 2),
+    "caches with holes in rows": lambda: set_cache(
+        [caches(9, d=32)[:, :, :16]] * 2, [caches(9, d=32)[:, :, ::2]] * 2
+    ),
+    "caches of rows at other lengths": lambda: set_cache(
+        [zeros(9, 2, 24)[:, :, :16]] * 2, [zeros(9, 2, 24)[:, :, :16]] * 2
+    ),
+    "caches of one row": lambda: set_cache(
+        [np.broadcast_to(zeros(1, 1, 16), (9, 2, 16))] * 2, [np.broadcast_to(zeros(1, 1, 16), (9, 2, 16))] * 2
+    ),
+    "caches that lie unlike": lambda: set_cache([zeros(2, 9, 16).transpose(1, 0, 2)] * 2, [caches(9)] * 2),
     "caches of columns": lambda: set_cache([caches(9, d=32)[:, :, ::2]] * 2, [caches(9)] * 2),
     "id -1": lambda: forward(ids=ints(0, 1, 2, -1)),
     "id beyond the vocabulary": lambda: forward(ids=ints(0, 1, 2, decoders.VOCABULARY)),

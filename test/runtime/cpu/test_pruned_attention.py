@@ -33,9 +33,9 @@ def request(policy: str) -> RequestPruning:
 def backend() -> Any:
     generator = torch.Generator().manual_seed(5)
     pool = LazyKVPool.__new__(LazyKVPool)
-    shape = (SLOTS, KV_HEADS, DIM)
-    pool.k_buffer = [torch.randn(shape, generator=generator) for _ in range(LAYERS)]
-    pool.v_buffer = [torch.randn(shape, generator=generator) for _ in range(LAYERS)]
+    shape = (KV_HEADS, SLOTS, DIM)
+    pool.k_buffer = [torch.randn(shape, generator=generator).permute(1, 0, 2) for _ in range(LAYERS)]
+    pool.v_buffer = [torch.randn(shape, generator=generator).permute(1, 0, 2) for _ in range(LAYERS)]
     pool.start_layer, pool.layer_transfer_counter = 0, None
     pool.quant_method = UnquantizedKVCacheMethod.__new__(UnquantizedKVCacheMethod)
     pool.store_dtype = pool.dtype = torch.float32

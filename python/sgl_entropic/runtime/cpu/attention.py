@@ -214,8 +214,8 @@ class PagedCpuAttnBackend(TorchNativeAttnBackend):
     def _read_by_head(self, lists: PageLists, layer: Any, queries: torch.Tensor, out: torch.Tensor) -> None:
         """Fill the rows of ``out [requests, q_heads, head_dim]`` that choose by their query.
 
-        The cache ``[slots, kv_heads, head_dim]`` is seen as one of a single head: slot ``s`` of head ``h`` is
-        ``s * kv_heads + h``, and what a KV head reads is a request of its own.
+        The cache ``[slots, kv_heads, head_dim]``, heads first in memory, is seen as one of a single head: slot ``s`` of head
+        ``h`` is ``h * slots + s``, and what a KV head reads is a request of its own.
         """
         plan, heads, width = lists.plan, layer.tp_k_head_num, layer.qk_head_dim
         assert plan is not None
@@ -235,7 +235,7 @@ class PagedCpuAttnBackend(TorchNativeAttnBackend):
             )
             seen = Selection(kept.astype(np.bool_), blocks * block)
             parts += [
-                slots[torch.from_numpy(seen.positions(len(slots), block, h))] * heads + h
+                slots[torch.from_numpy(seen.positions(len(slots), block, h))] + h * len(keys)
                 for h in range(heads)
             ]
             rows.append(row)
@@ -244,8 +244,8 @@ class PagedCpuAttnBackend(TorchNativeAttnBackend):
         values = cache_view(self.token_to_kv_pool.get_value_buffer(layer.layer_id))
         library().paged_attention(
             of_heads,
-            keys.view(-1, 1, width),
-            values.view(-1, 1, width),
+            keys.permute(1, 0, 2).view(-1, 1, width),
+            values.permute(1, 0, 2).view(-1, 1, width),
             torch.tensor([0, *accumulate(map(len, parts))]),
             torch.cat(parts),
             torch.ones(len(parts), dtype=torch.int64),

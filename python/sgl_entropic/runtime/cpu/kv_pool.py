@@ -1,4 +1,4 @@
-"""A KV pool whose memory is taken from the system as slots are first used, not all at once at start."""
+"""A KV pool that takes its memory as slots are first used, and in which the slots of a KV head lie side by side."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
 
 
 class LazyKVPool(MHATokenToKVPool):
-    """SGLang's pool; only where its zeros come from differs.
+    """SGLang's pool; only where its zeros come from, and where a number lies, differs.
 
     ``torch.zeros`` writes every page of a CPU tensor, so that a pool of gigabytes is resident before the first request.
     Memory fresh from the system reads as zero without being written.
+
+    Buffers have SGLang's shape ``[slots, kv_heads, head_dim]``, but heads come first in memory: where each head reads blocks of
+    its own, rows of the others between them would be fetched in vain.
     """
 
     def _create_buffers_normal(self) -> None:
@@ -26,5 +29,6 @@ class LazyKVPool(MHATokenToKVPool):
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    slots, heads, width = shape
     octets = np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)
-    return torch.from_numpy(octets).view(dtype).view(shape)
+    return torch.from_numpy(octets).view(dtype).view(heads, slots, width).permute(1, 0, 2)
