@@ -11,7 +11,6 @@ Apart::Apart(const std::vector<Choice>& choices, const Requests& requests, const
     if (!choice.keys) continue;
     rows_.push_back({static_cast<int>(flags_.size()) - 1, std::vector<uint8_t>(static_cast<size_t>(kv_heads) * choice.blocks)});
   }
-  heads_.side_by_side = kv_heads;
   for (size_t i = 0; i <= rows_.size() * static_cast<size_t>(kv_heads); ++i) heads_.query.push_back(static_cast<int64_t>(i));
 }
 

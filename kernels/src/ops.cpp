@@ -310,18 +310,14 @@ void attention(const Attention& a, const KvCache& kv, const AttentionShape& shap
     const int64_t length = requests.first[r + 1] - requests.first[r];
     return shape.window < 0 ? 0 : std::max<int64_t>(0, length - 1 - shape.window);
   };
-  const int side_by_side = requests.side_by_side;
-  const auto shares_of = [&](int r) {
-    return static_cast<int>(ceil_div(requests.first[r + 1] - requests.first[r] - skipped(r), kShare));
-  };
-  for (int r = 0; r < requests.count(); r += side_by_side) {
+  for (int r = 0; r < requests.count(); ++r) {
+    const int64_t length = requests.first[r + 1] - requests.first[r];
     const int queries = static_cast<int>(requests.query[r + 1] - requests.query[r]);
-    if (queries != 1) continue;
-    for (int i = 0; i < side_by_side; ++i) first_item[r + i] = static_cast<int>(items.size()) + i;
-    for (int s = 0, shares = shares_of(r); s < shares; ++s) {
-      for (int i = 0; i < side_by_side; ++i) items.push_back({r + i, s, -1});
+    if (queries == 1) {
+      first_item[r] = static_cast<int>(items.size());
+      for (int s = 0; s < ceil_div(length - skipped(r), kShare); ++s) items.push_back({r, s, -1});
+      work += length * q_heads * d;
     }
-    work += (requests.first[r + side_by_side] - requests.first[r]) * q_heads * d;
   }
   const size_t decode_items = items.size();
   for (int r = 0; r < requests.count(); ++r) {
@@ -372,8 +368,8 @@ void attention(const Attention& a, const KvCache& kv, const AttentionShape& shap
   for (int r = 0; r < requests.count(); ++r) {
     if (first_item[r] < 0) continue;
     parts.clear();
-    for (int s = 0, shares = shares_of(r); s < shares; ++s) {
-      parts.push_back(part_of(static_cast<size_t>(first_item[r]) + static_cast<size_t>(s) * side_by_side));
+    for (size_t i = static_cast<size_t>(first_item[r]); i < decode_items && items[i].request == r; ++i) {
+      parts.push_back(part_of(i));
     }
     join(a, r, requests, q_heads, d, parts.data(), static_cast<int>(parts.size()), skipped(r));
   }

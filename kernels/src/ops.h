@@ -51,8 +51,6 @@ void rope_and_write(float* qkv, int tokens, int q_heads, const KvCache& kv, cons
 struct Requests {
   std::vector<int64_t> first, query;
   const int64_t* slots;
-  // So many at a time, all decoded and of equal length, lie near one another in memory: they are read side by side.
-  int side_by_side = 1;
   int count() const { return static_cast<int>(first.size()) - 1; }
 };
 

@@ -37,10 +37,11 @@ inline F16 max(F16 a, F16 b) { return {_mm512_max_ps(a.v, b.v)}; }
 inline F16 min(F16 a, F16 b) { return {_mm512_min_ps(a.v, b.v)}; }
 inline float sum(F16 a) { return _mm512_reduce_add_ps(a.v); }
 inline float largest(F16 a) { return _mm512_reduce_max_ps(a.v); }
-// The four sums, each formed in the same order whatever its place.
+// A sum of products of 16 pairs at a time, in as few registers as it may be.
 using Dot = F16;
 inline Dot no_products() { return {_mm512_setzero_ps()}; }
 inline Dot add_products(F16 x, F16 y, Dot sums) { return fma(x, y, sums); }
+// The four sums, each formed in the same order whatever its place.
 inline void store_dots(float* p, Dot a, Dot b, Dot c, Dot d) {
   const __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(a.v, b.v), _mm512_unpackhi_ps(a.v, b.v));
   const __m512 cd = _mm512_add_ps(_mm512_unpacklo_ps(c.v, d.v), _mm512_unpackhi_ps(c.v, d.v));

@@ -27,8 +27,8 @@ class Read:
     Attributes:
         tokens: the mean over layers.
         context_tokens: all of them.
-        blocks_scored: blocks that each KV head of each layer chose from by its query; their summaries were read too. Two for each block
-            whose bounds were.
+        blocks_scored: blocks that each KV head of each layer chose from by its query; their summaries were read too. Two for
+            each block whose bounds were.
     """
 
     tokens: float
