@@ -85,6 +85,10 @@ def run_facts(seed: int) -> dict[str, Any]:
     }
 
 
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
 @contextmanager
 def measuring(kept: Path, *errors: type[Exception]) -> Iterator[None]:
     """What of a run may end early: any of ``errors`` and an interruption from outside become an end that says why.
@@ -94,8 +98,10 @@ def measuring(kept: Path, *errors: type[Exception]) -> Iterator[None]:
         errors: what the run is known to raise.
     """
     script = Path(sys.argv[0]).name
-    # Ended from outside it must stop its servers too, some of which would wait for ever.
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    # Ended from outside it must stop its servers too, some of which would wait for ever. Both signals: what a shell
+    # starts in the background ignores an interruption, and with it one that is only raised again.
+    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGINT, _interrupt)
     print(f"logs and what is measured until the end: {kept}", file=sys.stderr, flush=True)
     try:
         yield

@@ -6,10 +6,7 @@ Arrays of any float dtype enter, float64 leaves. Natural logs, entropies in nats
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
-from fractions import Fraction
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -210,56 +207,6 @@ def paged_attention(
                 at = pages.indptr[r] + np.arange(oldest, own + 1) // pages.size
                 np.add.at(result.page_mass, at, weights / queries.shape[1])
     return result
-
-
-def block_keys(keys: ArrayLike, block_tokens: int, *, bounds: bool) -> Floats:
-    """What stands for each whole block of ``keys`` [tokens, kv_heads, head_dim]: [blocks, 1 or 2, kv_heads, head_dim].
-
-    The mean of its keys or, of ``bounds``, the least and the largest of each number (Quest, arXiv:2406.10774), rounded
-    to bfloat16.
-    """
-    every = f64(keys)
-    blocks = every[: len(every) // block_tokens * block_tokens].reshape(-1, block_tokens, *every.shape[1:])
-    parts = [blocks.min(1), blocks.max(1)] if bounds else [blocks.mean(1)]
-    return f64(from_bfloat16(to_bfloat16(np.stack(parts, 1))))
-
-
-def layer_budgets(budget: int, blocks: int, least: int, layers: int, tilt: float) -> list[int]:
-    """Blocks that each layer reads: on the mean ``budget``, the last layer ``tilt`` more of it, the first as much less.
-
-    Between the two in a line, rounded so that the sum is that of ``layers`` budgets. Where a layer would read fewer than
-    ``least`` or more than ``blocks``, all lean less, until none does.
-    """
-    room = min(Fraction(tilt) * budget, Fraction(blocks - budget), Fraction(budget - least))
-    if layers == 1:
-        return [budget]
-    lean = [room * (2 * Fraction(layer, layers - 1) - 1) for layer in range(layers)]
-    before = [sum(lean[:layer], Fraction(0)) for layer in range(layers + 1)]
-    # Of what is a whole number but for the rounding of the tilt.
-    ends = [layer * budget + math.floor(part + Fraction(1, 10**7)) for layer, part in enumerate(before)]
-    return [after - start for start, after in pairwise(ends)]
-
-
-def block_scores(q: ArrayLike, keys: Floats, scoring: Scoring, bonus: ArrayLike) -> Floats:
-    """How much a query [q_heads, head_dim] is likely to want each block of each KV head [kv_heads, blocks].
-
-    ``keys`` as ``block_keys`` gives them. ln of the sum over a KV head's query heads of the attention that each pays to
-    blocks whose keys were all like what stands for them, or the best that its bounds allow; plus ``bonus`` [blocks], whose
-    NaN is infinite.
-    """
-    query = f64(q)
-    group = len(query) // keys.shape[2]
-    total = np.zeros((keys.shape[2], len(keys)))
-    for h in range(len(query)):
-        products = keys[:, :, h // group] * query[h]
-        scores = products.max(1).sum(1) * scoring.scale
-        if scoring.logit_cap > 0.0:
-            scores = scoring.logit_cap * np.tanh(scores / scoring.logit_cap)
-        weights = np.exp(scores - scores.max())
-        total[h // group] += weights / weights.sum()
-    added = f64(bonus)
-    scored: Floats = np.where(np.isnan(added), np.inf, np.log(total) + added)
-    return scored
 
 
 def logit_statistics(logits: ArrayLike) -> Floats:

@@ -140,7 +140,7 @@ sge::Blocks blocks_of(const sge::Decoder& self, const sge::Requests& step, int b
 void init_block_keys(sge::BlockKeys* self, int layers, int kv_heads, int head_dim, bool bounds) {
   require(layers > 0 && kv_heads > 0, "layers and kv_heads must be at least 1");
   require(head_dim > 0 && head_dim % sge::kPanel == 0, "head_dim must be a positive multiple of 16");
-  new (self) sge::BlockKeys(layers, kv_heads, head_dim, bounds ? sge::BlockKind::kBounds : sge::BlockKind::kMean);
+  new (self) sge::BlockKeys(layers, kv_heads, head_dim, bounds ? sge::BlockKind::kBounds : sge::BlockKind::kCodes);
 }
 
 // Refused while a step uses them.

@@ -8,46 +8,78 @@
 namespace sge {
 
 BlockKeys::BlockKeys(int layers, int kv_heads, int head_dim, BlockKind kind)
-    : kv_heads_(kv_heads), head_dim_(head_dim), kind_(kind), ready_(static_cast<size_t>(layers)),
-      of_layer_(static_cast<size_t>(layers)) {
+    : kv_heads_(kv_heads), head_dim_(head_dim), kind_(kind), of_layer_(static_cast<size_t>(layers)) {
   reset();
 }
 
-size_t BlockKeys::of_block() const {
-  return static_cast<size_t>(kv_heads_) * static_cast<size_t>(head_dim_) * (kind_ == BlockKind::kBounds ? 2 : 1);
-}
+size_t BlockKeys::of_block() const { return static_cast<size_t>(kv_heads_) * static_cast<size_t>(head_dim_) * 2; }
 
 int BlockKeys::ready() const {
-  int least = ready_[0].load(std::memory_order_relaxed);
-  for (const auto& ready : ready_) least = std::min(least, ready.load(std::memory_order_relaxed));
+  int least = of_layer_[0].ready.load(std::memory_order_relaxed);
+  for (const Layer& layer : of_layer_) least = std::min(least, layer.ready.load(std::memory_order_relaxed));
   return least;
 }
 
 void BlockKeys::reset() {
-  for (auto& ready : ready_) ready.store(0, std::memory_order_relaxed);
+  for (Layer& layer : of_layer_) layer.ready.store(0, std::memory_order_relaxed);
   block_tokens_ = 0;
 }
 
 void BlockKeys::make_room(int blocks, int block_tokens) {
+  const size_t segments = (static_cast<size_t>(blocks) * static_cast<size_t>(block_tokens) + kSegment - 1) / kSegment;
+  const auto grow = [](auto& values, size_t size) {
+    if (values.size() < size) values.resize(size);
+    return values.capacity() * sizeof values[0];
+  };
   size_t bytes = 0;
-  for (auto& keys : of_layer_) {
-    const size_t size = of_block() * static_cast<size_t>(blocks);
-    if (keys.size() < size) keys.resize(size);
-    bytes += keys.capacity() * sizeof(uint16_t);
+  for (Layer& layer : of_layer_) {
+    if (kind_ == BlockKind::kBounds) {
+      bytes += grow(layer.bounds, of_block() * static_cast<size_t>(blocks));
+    } else {
+      bytes += grow(layer.codes, segments * static_cast<size_t>(code_bytes(kv_heads_, head_dim_)));
+      bytes += grow(layer.steps, segments * static_cast<size_t>(code_steps(kv_heads_, head_dim_)));
+    }
   }
   bytes_.store(bytes, std::memory_order_relaxed);
   block_tokens_ = block_tokens;
 }
 
-const uint16_t* BlockKeys::upto(int layer, int blocks, const KvCache& kv, const int64_t* slots) {
-  uint16_t* keys = of_layer_[static_cast<size_t>(layer)].data();
-  std::atomic<int>& ready = ready_[static_cast<size_t>(layer)];
-  for (int b = ready.load(std::memory_order_relaxed); b < blocks; ++b) {
-    const int64_t* from = slots + static_cast<int64_t>(b) * block_tokens_;
-    kernels().summarise_keys(kv, from, block_tokens_, kind_, keys + of_block() * static_cast<size_t>(b));
-    ready.store(b + 1, std::memory_order_relaxed);
+namespace {
+
+// Of a segment's first `count` tokens those that are measured: a power of two of them, so that few more change nothing, and
+// what the codes are depends on what there is alone, not on how it came.
+int measured_of(int count) {
+  int measured = count;
+  for (int power = 16; power <= count; power *= 2) measured = power;
+  return measured;
+}
+
+}  // namespace
+
+void BlockKeys::code(Layer& layer, int from, int to, const KvCache& kv, const int64_t* slots) {
+  for (int begin = from / kSegment * kSegment; begin < to; begin += kSegment) {
+    const int before = std::max(0, from - begin), now = std::min(kSegment, to - begin), measured = measured_of(now);
+    const bool same = before > 0 && measured_of(before) == measured;
+    const auto segment = static_cast<int64_t>(begin / kSegment);
+    kernels().code_keys(kv, slots + begin, same ? before : 0, now, same ? 0 : measured,
+                        layer.steps.data() + segment * code_steps(kv_heads_, head_dim_),
+                        layer.codes.data() + segment * code_bytes(kv_heads_, head_dim_));
   }
-  return keys;
+}
+
+Summary BlockKeys::upto(int layer, int blocks, const KvCache& kv, const int64_t* slots) {
+  Layer& of = of_layer_[static_cast<size_t>(layer)];
+  const int before = of.ready.load(std::memory_order_relaxed);
+  if (kind_ == BlockKind::kBounds) {
+    for (int b = before; b < blocks; ++b) {
+      kernels().bound_keys(kv, slots + int64_t{b} * block_tokens_, block_tokens_,
+                           of.bounds.data() + of_block() * static_cast<size_t>(b));
+    }
+  } else if (blocks > before) {
+    code(of, before * block_tokens_, blocks * block_tokens_, kv, slots);
+  }
+  of.ready.store(std::max(before, blocks), std::memory_order_relaxed);
+  return {of.bounds.data(), {of.codes.data(), of.steps.data(), kv_heads_, head_dim_}};
 }
 
 namespace {
@@ -75,7 +107,7 @@ int Choice::of_layer(int layer) const {
   return static_cast<int>(before(layer + 1) - before(layer));
 }
 
-void choose(const Choice& choice, int layer, const float* q, const AttentionShape& shape, const uint16_t* keys,
+void choose(const Choice& choice, int layer, const float* q, const AttentionShape& shape, const Summary& keys,
             uint8_t* kept) {
   const int blocks = choice.blocks, first_recent = blocks - choice.recent, kv_heads = choice.keys->kv_heads();
   for (int h = 0; h < kv_heads; ++h) {
@@ -90,8 +122,11 @@ void choose(const Choice& choice, int layer, const float* q, const AttentionShap
   thread_local std::vector<uint64_t> ranks;
   weights.resize(static_cast<size_t>(shape.q_heads) * blocks);
   sums.resize(static_cast<size_t>(shape.q_heads));
-  kernels().score_blocks(q, keys, choice.keys->kind(), kv_heads, choice.keys->head_dim(), shape, blocks, weights.data(),
-                         sums.data());
+  if (choice.keys->kind() == BlockKind::kBounds) {
+    kernels().score_bounds(q, keys.bounds, kv_heads, choice.keys->head_dim(), shape, blocks, weights.data(), sums.data());
+  } else {
+    kernels().score_codes(q, keys.codes, shape, choice.keys->block_tokens(), blocks, weights.data(), sums.data());
+  }
   const int group = shape.q_heads / kv_heads;
   for (int h = 0; h < kv_heads; ++h) {
     score.assign(static_cast<size_t>(blocks), 0.0f);

@@ -11,6 +11,12 @@
 
 namespace sge {
 
+// What stands for one layer's keys: bounds or codes, as the kind is.
+struct Summary {
+  const uint16_t* bounds = nullptr;  // [blocks, kv_heads, 2, head_dim]
+  CodedKeys codes{};
+};
+
 // What stands for the blocks of one request's keys, computed once for each block as the context grows. One step at a time
 // uses them: what is not const needs a claim.
 class BlockKeys {
@@ -32,24 +38,31 @@ class BlockKeys {
   // Room for `blocks` blocks of `block_tokens` tokens in all layers: what follows needs no more memory.
   void make_room(int blocks, int block_tokens);
   // Of one layer, for the first `blocks` blocks of the request's slots, for which there is room.
-  const uint16_t* upto(int layer, int blocks, const KvCache& kv, const int64_t* slots);
+  Summary upto(int layer, int blocks, const KvCache& kv, const int64_t* slots);
   // Forgets all: the request's keys have been computed anew.
   void reset();
 
  private:
+  struct Layer {
+    std::atomic<int> ready{0};
+    std::vector<uint16_t> bounds;
+    std::vector<uint8_t> codes;
+    std::vector<float> steps;  // of the codes
+  };
+
   size_t of_block() const;
+  void code(Layer& layer, int from, int to, const KvCache& kv, const int64_t* slots);
 
   std::atomic<bool> claimed_{false};
   std::atomic<size_t> bytes_{0};
   int kv_heads_, head_dim_, block_tokens_ = 0;
   BlockKind kind_;
-  std::vector<std::atomic<int>> ready_;  // by layer
-  std::vector<std::vector<uint16_t>> of_layer_;
+  std::vector<Layer> of_layer_;
 };
 
 // One request's choice. `blocks` of its first blocks may be left out; each KV head reads `budget` of them on the mean
 // over layers: the first `sinks`, the last `recent`, and those of the largest score, ln of the sum over its query
-// heads of the attention that the block's keys suggest, plus bonus[block] (NaN: always read); of equals the later ones.
+// heads of the attention that what stands for the block's keys suggests, plus bonus[block] (NaN: always read); of equals the later ones.
 struct Choice {
   std::shared_ptr<BlockKeys> keys;  // null: not chosen by its query
   int blocks = 0, budget = 0, sinks = 0, recent = 0;
@@ -62,7 +75,7 @@ struct Choice {
 };
 
 // kept [kv_heads, blocks] of one request in one layer. q: [q_heads, head_dim] of its query.
-void choose(const Choice& choice, int layer, const float* q, const AttentionShape& shape, const uint16_t* keys,
+void choose(const Choice& choice, int layer, const float* q, const AttentionShape& shape, const Summary& keys,
             uint8_t* kept);
 
 }  // namespace sge

@@ -82,8 +82,26 @@ struct Solved {
   Moments at;
 };
 
-// What stands for the keys of a block: their mean, or the least and the largest of each number (Tang et al. 2024, Quest).
-enum class BlockKind { kMean, kBounds };
+// What stands for the keys of a block: each of them in codes, or the least and the largest of each number (Tang et al.
+// 2024, Quest).
+enum class BlockKind { kCodes, kBounds };
+
+// Keys in codes of two bits a number: of segments of the context, number c of a key of KV head h is about mean[c] + step[c] *
+// (code - 1.5), where mean and step are the mean and the standard deviation of that number over the segment's keys (by
+// channel, as Liu et al. 2024, KIVI, have it). What is no finite number counts as 0.
+constexpr int kSegment = 256;  // tokens, at multiples of it
+
+// Where the codes of a segment lie: [kv_heads, kSegment / 16, head_dim / 16] pieces of 64 bytes, each of 16 tokens and 16
+// numbers; bits 2s and 2s + 1 of byte 4t + j are of token t and number 4s + j.
+inline int64_t code_bytes(int kv_heads, int head_dim) { return int64_t{kv_heads} * head_dim * (kSegment / 4); }
+// Means and steps of a segment: [kv_heads, 2, head_dim].
+inline int64_t code_steps(int kv_heads, int head_dim) { return int64_t{kv_heads} * 2 * head_dim; }
+
+struct CodedKeys {
+  const uint8_t* codes;  // by segment
+  const float* steps;    // by segment
+  int kv_heads, head_dim;
+};
 
 struct Kernels {
   const char* name;
@@ -112,11 +130,17 @@ struct Kernels {
   // q and out: [tokens, q_heads, head_dim] with row strides; lse [tokens, q_heads] optional.
   void (*extend_block)(const float* q, int ldq, const KvCache& kv, const AttentionShape& shape, int kv_head,
                        const int64_t* slots, int first, int tokens, float* out, int ldo, float* lse);
-  // `count` keys of all heads become what stands for them: bfloat16 [kv_heads, head_dim], of bounds [kv_heads, 2, head_dim].
-  void (*summarise_keys)(const KvCache& kv, const int64_t* slots, int count, BlockKind kind, uint16_t* out);
+  // Bounds of `count` keys of all heads: bfloat16 [kv_heads, 2, head_dim].
+  void (*bound_keys)(const KvCache& kv, const int64_t* slots, int count, uint16_t* out);
+  // Codes of tokens [from, to) of the segment whose tokens are at `slots`. measured: first of its tokens whose mean and
+  // deviation become those of the segment; 0: they are there.
+  void (*code_keys)(const KvCache& kv, const int64_t* slots, int from, int to, int measured, float* steps, uint8_t* codes);
   // Each head's softmax over the blocks: weights [q_heads, blocks] relative to the head's maximum, sums [q_heads].
-  void (*score_blocks)(const float* q, const uint16_t* keys, BlockKind kind, int kv_heads, int head_dim,
-                       const AttentionShape& shape, int blocks, float* weights, float* sums);
+  void (*score_bounds)(const float* q, const uint16_t* keys, int kv_heads, int head_dim, const AttentionShape& shape,
+                       int blocks, float* weights, float* sums);
+  // Likewise by the best key of each block, by its codes.
+  void (*score_codes)(const float* q, const CodedKeys& keys, const AttentionShape& shape, int block_tokens, int blocks,
+                      float* weights, float* sums);
   // Moments of x / T; inverse: 1 / T.
   void (*tempered)(const float* x, int n, float inverse, Moments& to);
   void (*draw_row)(const float* x, int n, const RowCut& cut, const RowSearch& search, Drawn& out);

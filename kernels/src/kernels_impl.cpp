@@ -2,6 +2,7 @@
 // addition are fused, the code says so, and so every format and every number of rows computes the same bits.
 #include "impl_attention.h"
 #include "impl_blocks.h"
+#include "impl_codes.h"
 #include "impl_integer.h"
 #include "impl_products.h"
 #include "impl_rows.h"
@@ -16,7 +17,7 @@ const Kernels& table() {
   static const Kernels kernels = {
       SGE_STRING(SGE_ISA), linear, linear_integer, round_inputs, row_sums,     rms_norm,
       silu_mul,            rope,   to_bf16_row,    decode_share, extend_block,
-      summarise_keys,      score_blocks,
+      bound_keys,          code_keys,      score_bounds,   score_codes,
       tempered,            draw_row, solve_row,
   };
   return kernels;

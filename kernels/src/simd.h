@@ -78,6 +78,11 @@ inline I16 load_quad(const uint8_t* p) { return {_mm512_loadu_si512(p)}; }
 inline I16 set1(int32_t x) { return {_mm512_set1_epi32(x)}; }
 inline I16 low_nibbles(I16 x) { return {_mm512_and_si512(x.v, _mm512_set1_epi8(15))}; }
 inline I16 high_nibbles(I16 x) { return {_mm512_and_si512(_mm512_srli_epi16(x.v, 4), _mm512_set1_epi8(15))}; }
+// Bits 2i and 2i + 1 of every byte.
+template <int i>
+inline I16 bit_pairs(I16 x) {
+  return {_mm512_and_si512(_mm512_srli_epi16(x.v, 2 * i), _mm512_set1_epi8(3))};
+}
 // Byte i of every output.
 template <int i>
 inline I16 byte_of(I16 x) {
@@ -89,7 +94,8 @@ inline F16 to_float(I16 x) { return {_mm512_cvtepi32_ps(x.v)}; }
 // quad is four unsigned bytes for each output; x four signed bytes from -127 to 127, the same for every output.
 inline I16 begin_bytes(int32_t sum_of_x) { return {_mm512_set1_epi32(-128 * sum_of_x)}; }
 inline I16 add_bytes(I16 sums, I16 quad, I16 x) { return {_mm512_dpbusd_epi32(sums.v, quad.v, x.v)}; }
-// Sums of weight . x over the 8 quads of a block at most, weights from 0 to 15, whatever they are kept in until the end.
+// Sums of weight . x over the 8 quads of a block at most, weights from 0 to 15, or 32 quads of weights from 0 to 3, whatever
+// they are kept in until the end.
 using NibbleSums = I16;
 inline NibbleSums begin_nibbles() { return {_mm512_setzero_si512()}; }
 inline NibbleSums add_nibbles(NibbleSums sums, I16 quad, I16 x) { return {_mm512_dpbusd_epi32(sums.v, quad.v, x.v)}; }
@@ -97,6 +103,7 @@ inline I16 end_nibbles(NibbleSums sums) { return sums; }
 inline I16 nearest_int(F16 x) { return {_mm512_cvtps_epi32(x.v)}; }
 inline void store_int8(int8_t* p, I16 x) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(x.v)); }
 inline int32_t sum(I16 x) { return _mm512_reduce_add_epi32(x.v); }
+inline int32_t largest(I16 x) { return _mm512_reduce_max_epi32(x.v); }
 inline F16 absolute(F16 x) { return {_mm512_abs_ps(x.v)}; }
 
 #elif defined(__AVX2__)
@@ -195,6 +202,11 @@ inline I16 high_nibbles(I16 x) {
   return {_mm256_and_si256(_mm256_srli_epi16(x.a, 4), mask), _mm256_and_si256(_mm256_srli_epi16(x.b, 4), mask)};
 }
 template <int i>
+inline I16 bit_pairs(I16 x) {
+  const __m256i mask = _mm256_set1_epi8(3);
+  return {_mm256_and_si256(_mm256_srli_epi16(x.a, 2 * i), mask), _mm256_and_si256(_mm256_srli_epi16(x.b, 2 * i), mask)};
+}
+template <int i>
 inline I16 byte_of(I16 x) {
   const __m256i mask = _mm256_set1_epi32(255);
   return {_mm256_and_si256(_mm256_srli_epi32(x.a, 8 * i), mask), _mm256_and_si256(_mm256_srli_epi32(x.b, 8 * i), mask)};
@@ -212,7 +224,7 @@ inline __m256i add_half_bytes(__m256i sums, __m256i quad, __m256i x) {
 inline I16 add_bytes(I16 sums, I16 quad, I16 x) {
   return {add_half_bytes(sums.a, quad.a, x.a), add_half_bytes(sums.b, quad.b, x.b)};
 }
-// Pairs of products are at most 2 * 15 * 127, of which 8 fit into 16 bits.
+// Pairs of products are at most 2 * 15 * 127, of which 8 fit into 16 bits, or 2 * 3 * 127, of which 43 do.
 struct NibbleSums {
   __m256i a, b;
 };
@@ -227,16 +239,20 @@ inline I16 end_nibbles(NibbleSums sums) {
 }
 inline I16 nearest_int(F16 x) { return {_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b)}; }
 inline void store_int8(int8_t* p, I16 x) {
-  int32_t values[16];
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(values), x.a);
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(values + 8), x.b);
-  for (int i = 0; i < 16; ++i) p[i] = static_cast<int8_t>(values[i]);
+  const auto shorts = [](__m256i v) { return _mm_packs_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1)); };
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm_packs_epi16(shorts(x.a), shorts(x.b)));
 }
 inline int32_t sum(I16 x) {
   int32_t values[8], total = 0;
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(values), _mm256_add_epi32(x.a, x.b));
   for (int32_t value : values) total += value;
   return total;
+}
+inline int32_t largest(I16 x) {
+  const __m256i s = _mm256_max_epi32(x.a, x.b);
+  __m128i t = _mm_max_epi32(_mm256_castsi256_si128(s), _mm256_extracti128_si256(s, 1));
+  t = _mm_max_epi32(t, _mm_shuffle_epi32(t, 0x4e));
+  return _mm_cvtsi128_si32(_mm_max_epi32(t, _mm_shuffle_epi32(t, 0xb1)));
 }
 inline F16 absolute(F16 x) {
   const __m256 sign = _mm256_set1_ps(-0.0f);
@@ -322,6 +338,10 @@ inline I16 set1(int32_t x) { SGE_EACH_INT(x); }
 inline I16 low_nibbles(I16 x) { SGE_EACH_INT(x.v[i] & 0x0f0f0f0f); }
 inline I16 high_nibbles(I16 x) { SGE_EACH_INT(static_cast<int32_t>(static_cast<uint32_t>(x.v[i]) >> 4) & 0x0f0f0f0f); }
 template <int j>
+inline I16 bit_pairs(I16 x) {
+  SGE_EACH_INT(static_cast<int32_t>(static_cast<uint32_t>(x.v[i]) >> (2 * j)) & 0x03030303);
+}
+template <int j>
 inline I16 byte_of(I16 x) {
   SGE_EACH_INT(static_cast<int32_t>(static_cast<uint32_t>(x.v[i]) >> (8 * j)) & 255);
 }
@@ -350,6 +370,11 @@ inline int32_t sum(I16 x) {
   int32_t total = 0;
   for (int32_t value : x.v) total += value;
   return total;
+}
+inline int32_t largest(I16 x) {
+  int32_t most = x.v[0];
+  for (int32_t value : x.v) most = value > most ? value : most;
+  return most;
 }
 inline F16 absolute(F16 x) { SGE_EACH(std::fabs(x.v[i])); }
 

@@ -18,7 +18,8 @@ from sgl_entropic.attention.contribution import contribution
 from sgl_entropic.attention.selection import block_budget, select, whole_blocks
 from sgl_entropic.attention.settings import RECENT_SHARES, AttentionSettings
 from sgl_entropic.testing.servers import Server, entropic_server
-from sgl_entropic_kernels.reference_ops import layer_budgets
+from sgl_entropic_kernels.reference_choice import code_keys, coded_scores, layer_budgets
+from sgl_entropic_kernels.reference_ops import Scoring
 
 pytestmark = pytest.mark.e2e
 
@@ -162,7 +163,7 @@ class ChoosingAttention:
     Attributes:
         choice: blocks to choose from, how many of them each KV head of each layer reads, and what is added to each one's
             score; ``None`` reads all.
-        bounds: the score is of Quest's bounds instead of mean keys.
+        bounds: the score is of Quest's bounds instead of the keys' codes.
     """
 
     def __init__(self) -> None:
@@ -180,16 +181,20 @@ class ChoosingAttention:
             scores += torch.full((queries, length), -torch.inf).triu(length - queries + 1)
         elif self.choice is not None:
             blocks, budgets, bonus = self.choice
-            cut = keys[0, :, : blocks * 16].unflatten(1, (blocks, 16))
-            if self.bounds:
+            if not self.bounds:
+                held = key[0, :, : blocks * 16].transpose(0, 1).numpy()
+                likely_to_be, _ = coded_scores(
+                    query[0, :, 0].numpy(), code_keys(held), 16, Scoring(scaling, -1), bonus
+                )
+            else:
+                cut = keys[0, :, : blocks * 16].unflatten(1, (blocks, 16))
                 low, high = (x.bfloat16().float() for x in (cut.amin(2), cut.amax(2)))
                 products = torch.maximum(query[0] * low, query[0] * high).sum(-1)
-            else:
-                products = (query[0] * cut.mean(2).bfloat16().float()).sum(-1)
-            shares = torch.softmax(products * scaling, -1)
+                shares = torch.softmax(products * scaling, -1).unflatten(0, (-1, groups)).sum(1)
+                likely_to_be = (torch.log(shares) + torch.from_numpy(bonus)).numpy()
             for head in range(key.shape[1]):
                 own = slice(head * groups, (head + 1) * groups)
-                likely = torch.log(shares[own].sum(0)) + torch.from_numpy(bonus)
+                likely = torch.from_numpy(likely_to_be[head])
                 likely[0] = torch.inf
                 hidden = torch.ones(blocks, dtype=torch.bool)
                 hidden[likely.topk(budgets[module.layer_idx]).indices] = False

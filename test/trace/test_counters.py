@@ -29,6 +29,7 @@ def test_names_and_zeros() -> None:
             "read_tokens",
             "pruned_rows",
             "scored_blocks",
+            "choosing_bytes",
             "rescored_contexts",
             "attention_spikes",
             "gravity_rows",

@@ -79,6 +79,7 @@ class Recorder:
         self.counters.context_tokens += read.context_tokens
         self.counters.read_tokens += round(read.tokens)
         self.counters.scored_blocks += read.blocks_scored
+        self.counters.choosing_bytes += read.choosing_bytes
         self.counters.pruned_rows += read.tokens < read.context_tokens
 
     def _publish(self, batch: Any, rows: list[tuple[Any, int, int, TokenReading]]) -> None:

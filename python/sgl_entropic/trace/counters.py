@@ -29,7 +29,8 @@ class Counters:
         context_tokens: tokens of context that decode steps could have read, of requests that may leave some out.
         read_tokens: those among them that were read, the mean over layers, rounded.
         pruned_rows: rows of decode steps that left something out.
-        scored_blocks: blocks whose summaries a step read in order to choose among them, two for each one with bounds.
+        scored_blocks: blocks that each KV head of each layer chose from by its query.
+        choosing_bytes: read in order to choose, of what stands for the keys of these blocks.
         rescored_contexts: times that the blocks of a context were chosen anew.
         attention_spikes: times that an entropy spike brought a whole context back.
         prefix_hit_tokens: prompt tokens found cached, so not computed; those that the copies of one request of several answers
@@ -71,6 +72,7 @@ class Counters:
     read_tokens: int = 0
     pruned_rows: int = 0
     scored_blocks: int = 0
+    choosing_bytes: int = 0
     rescored_contexts: int = 0
     attention_spikes: int = 0
     prefix_hit_tokens: int = 0

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from array import array
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
 
-from sgl_entropic.attention.pruning import Pruning
+from sgl_entropic.attention.pruning import Pruning, Reading
+from sgl_entropic.attention.selection import QueryChoice, Selection
 from sgl_entropic.attention.settings import AttentionSettings
 from sgl_entropic.config import AttentionConfig
 from sgl_entropic.errors import ConfigError, RequestParameterError
@@ -18,7 +21,7 @@ from sgl_entropic.request_params import RequestParams
 from sgl_entropic.runtime.attention import planner as module
 from sgl_entropic.runtime.attention.cost import ReadCost
 from sgl_entropic.runtime.attention.planner import Planner, share_again
-from sgl_entropic.runtime.attention.request import Read, RequestPruning
+from sgl_entropic.runtime.attention.request import Read, RequestPruning, read_of
 from sgl_entropic.runtime.attention.settings import check_config, check_request
 from sgl_entropic.runtime.request_state import RequestState
 from sgl_entropic.signals import TokenReading
@@ -149,14 +152,30 @@ def test_what_others_set_is_not_taken_back(planner: Planner) -> None:
 def test_a_report_counts_what_came_out(planner: Planner) -> None:
     pruning = RequestPruning(Pruning(SETTINGS))
     for index, tokens in ((1, 700.0), (2, 350.0), (3, 350.0), (4, 350.0)):
-        pruning.note(index, Read(tokens, 700, 5 if tokens < 700 else 0))
+        pruning.note(index, Read(tokens, 700, 5, 50) if tokens < 700 else Read(tokens, 700))
     report = pruning.report(4, planner.cost)
     assert report["decode_steps"] == 3
     assert report["pruned_steps"] == 2
     assert report["keep_ratio"] == pytest.approx(1400 / 2100, abs=1e-6)
-    assert report["kv_bytes_avoided"] == 700 * 1000 - 10 * 10
+    assert report["kv_bytes_avoided"] == 700 * 1000 - 2 * 50
     assert report["flops_avoided"] == 700 * 500
     assert RequestPruning(Pruning(SETTINGS)).report(5, None)["keep_ratio"] is None
+
+
+def test_choosing_is_paid_for(planner: Planner) -> None:
+    """Of 30 blocks: two bits for each number of 16 keys, or two numbers of two bytes; lists for all layers cost nothing."""
+    choice = QueryChoice(30, 10, 1, 1, np.zeros(30, np.float32))
+    for policy, size, of_number in (
+        ("mixed", 16, 4.0),
+        ("mixed", 64, 16.0),
+        ("quest", 16, 4.0),
+        ("quest", 64, 4.0),
+    ):
+        asked = replace(SETTINGS, policy=policy, block_tokens=size)  # type: ignore[arg-type]
+        read = read_of(Reading(choice, "kept"), 3000, asked, planner.cost)
+        assert (read.blocks_scored, read.choosing_bytes) == (30, 30 * of_number * 10)
+    given = Reading(Selection(np.ones((1, 30), np.bool_), 480), "kept")
+    assert read_of(given, 500, SETTINGS, planner.cost).choosing_bytes == 0
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,8 @@ from sgl_entropic.runtime.attention.request import Read, RequestPruning
 from sgl_entropic.runtime.attention.step_plan import StepPlan
 from sgl_entropic.runtime.cpu.attention import PagedCpuAttnBackend, PageLists, page_lists
 from sgl_entropic.runtime.cpu.kv_pool import LazyKVPool
+from sgl_entropic_kernels.reference_choice import code_keys, coded_scores
+from sgl_entropic_kernels.reference_ops import Scoring
 
 LAYERS, Q_HEADS, KV_HEADS, DIM, SLOTS, BLOCK = 2, 6, 2, 16, 300, 4
 LENGTHS = [61, 40, 75]
@@ -79,6 +81,13 @@ def weights_and_output(backend: Any, at: int, query: Any, slots: Any) -> tuple[A
     return weights, np.einsum("ht,thd->hd", weights, values)
 
 
+def wanted_by(query: Any, keys: Any, choice: QueryChoice, cap: float = 0.0) -> Any:
+    """Scores ``[kv_heads, blocks]`` of the oracle."""
+    coded = code_keys(keys.float().numpy())
+    scores, _ = coded_scores(query, coded, BLOCK, Scoring(SCALE, -1, cap), choice.bonus)
+    return scores
+
+
 def test_each_layer_reads_its_own_blocks(backend: Any) -> None:
     """A list for each layer, a choice by the query, and a row that reads all and is measured, in one step."""
     rng = np.random.default_rng(7)
@@ -100,15 +109,12 @@ def test_each_layer_reads_its_own_blocks(backend: Any) -> None:
         visible = [t for t in range(LENGTHS[0]) if t >= 48 or kept[at, t // BLOCK]]
         _, expected = weights_and_output(backend, at, query[0], slots[0][visible])
         np.testing.assert_allclose(got[0], expected, atol=1e-5)
-        # Mean keys in bfloat16, the share of each head's softmax over the blocks, the first and the last always.
-        means = backend.token_to_kv_pool.k_buffer[at][slots[1][:36]].view(9, BLOCK, KV_HEADS, DIM).mean(1)
-        keys = means.bfloat16().double().numpy().repeat(Q_HEADS // KV_HEADS, axis=1)
-        scores = np.exp(np.einsum("hd,bhd->hb", query[1], keys) * SCALE)
-        shares = scores / scores.sum(1, keepdims=True)
+        held = backend.token_to_kv_pool.k_buffer[at][slots[1][:36]]
+        wanted = wanted_by(query[1], held, choice)
         group = Q_HEADS // KV_HEADS
         for head in range(KV_HEADS):
             own = slice(head * group, (head + 1) * group)
-            chosen = {0, 8, *(1 + np.argsort(-shares[own].sum(0)[1:8])[:2])}
+            chosen = {0, 8, *(1 + np.argsort(-wanted[head][1:8])[:2])}
             visible = [t for t in range(LENGTHS[1]) if t >= 36 or t // BLOCK in chosen]
             _, expected = weights_and_output(backend, at, query[1], slots[1][visible])
             np.testing.assert_allclose(got[1, own], expected[own], atol=1e-5)
@@ -160,16 +166,13 @@ def test_each_kv_head_reads_its_own_blocks(backend: Any, dtype: torch.dtype, oth
         scores = cap * np.tanh(np.einsum("hd,thd->ht", query[row], keys) * SCALE / cap)
         choice = chosen.get(row)
         if choice is not None:
-            cut = pool.k_buffer[0][slots[row][: choice.blocks * BLOCK]].float()
-            means = cut.view(choice.blocks, BLOCK, KV_HEADS, DIM).mean(1).bfloat16().double().numpy()
-            products = np.einsum("hd,bhd->hb", query[row], means.repeat(group, axis=1)) * SCALE
-            likely = np.exp(cap * np.tanh(products / cap))
-            likely /= likely.sum(1, keepdims=True)
+            held = pool.k_buffer[0][slots[row][: choice.blocks * BLOCK]]
+            wanted = wanted_by(query[row], held, choice, cap)
             for head in range(KV_HEADS):
                 own = slice(head * group, (head + 1) * group)
                 inner = np.arange(choice.sinks, choice.blocks - choice.recent)
                 count = choice.budget - choice.sinks - choice.recent
-                best = inner[np.argsort(-likely[own].sum(0)[inner])[:count]]
+                best = inner[np.argsort(-wanted[head][inner])[:count]]
                 left = np.setdiff1d(inner, best)
                 scores[own][:, np.isin(np.arange(LENGTHS[row]) // BLOCK, left)] = -np.inf
         weights = np.exp(scores)

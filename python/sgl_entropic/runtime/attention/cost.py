@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-_BYTES_OF_BLOCK_KEYS = 2  # bfloat16
+from sgl_entropic.attention.settings import AttentionSettings
+
+_BOUNDS_BYTES = 2 * 2  # the least and the largest, bfloat16
+_CODE_BYTES = 2 / 8  # two bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,12 +18,12 @@ class ReadCost:
     Attributes:
         bytes_per_token: keys and values of a token, all layers.
         flops_per_token: of attending to it: two products of every query head, each a multiplication and an addition.
-        bytes_per_block: of what stands for a block where each KV head of each layer chooses by its query (its mean key).
+        numbers_per_key: of all layers and KV heads.
     """
 
     bytes_per_token: float
     flops_per_token: int
-    bytes_per_block: int
+    numbers_per_key: int
 
     @classmethod
     def of(cls, model_config: Any, pool: Any, page_size: int) -> ReadCost:
@@ -31,12 +34,17 @@ class ReadCost:
         return cls(
             bytes_per_token=total / (pool.size + max(page_size, 1)),
             flops_per_token=4 * layers * model_config.num_attention_heads * head_dim,
-            bytes_per_block=layers * model_config.num_key_value_heads * head_dim * _BYTES_OF_BLOCK_KEYS,
+            numbers_per_key=layers * model_config.num_key_value_heads * head_dim,
         )
 
-    def bytes_avoided(self, tokens: float, blocks_scored: int) -> int:
-        """Bytes not read for ``tokens`` tokens left out, less those read to choose among so many blocks."""
-        return round(tokens * self.bytes_per_token) - blocks_scored * self.bytes_per_block
+    def choosing_bytes(self, blocks: int, settings: AttentionSettings) -> int:
+        """Bytes read where each KV head of each layer chooses among so many blocks by its query."""
+        of_block = _BOUNDS_BYTES if settings.policy == "quest" else settings.block_tokens * _CODE_BYTES
+        return round(blocks * of_block * self.numbers_per_key)
+
+    def bytes_avoided(self, tokens: float, choosing_bytes: int) -> int:
+        """Bytes not read for ``tokens`` tokens left out, less those read to choose."""
+        return round(tokens * self.bytes_per_token) - choosing_bytes
 
     def flops_avoided(self, tokens: float) -> int:
         """Floating-point operations not done for ``tokens`` tokens left out."""

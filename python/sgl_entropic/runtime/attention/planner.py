@@ -47,13 +47,13 @@ class Planner:
     def state(self) -> dict[str, Any]:
         """For ``/server_info``: what was read and what was not."""
         context, read = self.counters.context_tokens, self.counters.read_tokens
-        left_out, scored = context - read, self.counters.scored_blocks
+        left_out = context - read
         return {
             "enabled": True,
             "default_policy": self.config.policy or default_policy(),
             "keep_ratio": read / context if context else None,
             "kv_bytes_per_token": self.cost.bytes_per_token,
-            "kv_bytes_avoided": self.cost.bytes_avoided(left_out, scored),
+            "kv_bytes_avoided": self.cost.bytes_avoided(left_out, self.counters.choosing_bytes),
             "flops_avoided": self.cost.flops_avoided(left_out),
         }
 
@@ -91,7 +91,7 @@ class Planner:
         self.counters.rescored_contexts += reading.rescored
         if reading.selection is not None and not self.config.share_generated_kv:
             _withhold(req, pruning)
-        pruning.note(output_index, read_of(reading, length, pruning.policy.settings))
+        pruning.note(output_index, read_of(reading, length, pruning.policy.settings, self.cost))
         return reading
 
     def _contribution(

@@ -27,13 +27,14 @@ class Read:
     Attributes:
         tokens: the mean over layers.
         context_tokens: all of them.
-        blocks_scored: blocks that each KV head of each layer chose from by its query; their summaries were read too. Two for
-            each block whose bounds were.
+        blocks_scored: blocks that each KV head of each layer chose from by its query.
+        choosing_bytes: read of what stands for their keys.
     """
 
     tokens: float
     context_tokens: int
     blocks_scored: int = 0
+    choosing_bytes: int = 0
 
     @property
     def ratio(self) -> float:
@@ -108,26 +109,26 @@ class RequestPruning:
             "pruned_steps": sum(r.tokens < r.context_tokens for r in reads),
             "decode_steps": len(reads),
             "spikes": self.policy.spikes,
-            **({} if cost is None else _avoided(cost, context - read, sum(r.blocks_scored for r in reads))),
+            **({} if cost is None else _avoided(cost, context - read, sum(r.choosing_bytes for r in reads))),
         }
 
 
-def _avoided(cost: ReadCost, tokens: float, blocks_scored: int) -> dict[str, int]:
+def _avoided(cost: ReadCost, tokens: float, choosing_bytes: int) -> dict[str, int]:
     return {
-        "kv_bytes_avoided": cost.bytes_avoided(tokens, blocks_scored),
+        "kv_bytes_avoided": cost.bytes_avoided(tokens, choosing_bytes),
         "flops_avoided": cost.flops_avoided(tokens),
     }
 
 
-def read_of(reading: Reading, length: int, settings: AttentionSettings) -> Read:
+def read_of(reading: Reading, length: int, settings: AttentionSettings, cost: ReadCost) -> Read:
     """What a step with this ``reading`` reads of ``length`` tokens."""
     selection = reading.selection
     if selection is None:
         return Read(float(length), length)
-    scored = 0
-    if isinstance(selection, QueryChoice):
-        scored = selection.blocks * (2 if settings.policy == "quest" else 1)
-    return Read(selection.tokens(length, settings.block_tokens), length, scored)
+    tokens = selection.tokens(length, settings.block_tokens)
+    if not isinstance(selection, QueryChoice):
+        return Read(tokens, length)
+    return Read(tokens, length, selection.blocks, cost.choosing_bytes(selection.blocks, settings))
 
 
 def pruning_of(req: Any, params: RequestParams) -> RequestPruning | None:
