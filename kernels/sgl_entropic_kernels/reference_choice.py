@@ -27,7 +27,7 @@ def block_bounds(keys: ArrayLike, block_tokens: int) -> Floats:
 
 
 SEGMENT_TOKENS = 256
-_NEAR = 1e-4  # what rounding in float32 may move
+_NEAR = 2e-5  # what rounding in float32 may move
 
 
 @dataclass(frozen=True)
@@ -99,16 +99,16 @@ def bound_scores(q: ArrayLike, bounds: Floats, scoring: Scoring, bonus: ArrayLik
 
 def coded_scores(
     q: ArrayLike, keys: CodedKeys, block_tokens: int, scoring: Scoring, bonus: ArrayLike
-) -> tuple[Floats, float]:
-    """Likewise for blocks whose keys were all like the one of the largest product by its codes; and what rounding may make of it.
+) -> tuple[Floats, Floats]:
+    """Likewise for blocks whose keys were all like the one of the largest product by its codes.
 
     The query is rounded too, once it is multiplied by the steps of a segment: to the 255 whole multiples of a 127th of its
-    largest number.
+    largest number. With it how far another rounding next to a middle may move each score.
     """
     query = f64(q)
-    kv_heads = keys.codes.shape[1]
-    tokens = len(keys.codes) // block_tokens * block_tokens
-    scores, doubt = np.zeros((len(query), tokens)), 0.0
+    kv_heads, blocks = keys.codes.shape[1], len(keys.codes) // block_tokens
+    tokens = blocks * block_tokens
+    scores, doubts = np.zeros((len(query), tokens)), np.zeros((len(query), tokens))
     for h in range(len(query)):
         own = (slice(0, tokens), h // (len(query) // kv_heads))
         folded = query[h] * keys.steps[own]
@@ -118,9 +118,12 @@ def coded_scores(
         scores[h] = keys.means[own] @ query[h] + (np.rint(numbers) * unit * levels).sum(1)
         other_code = (np.abs(folded) * keys.near[own]).sum(1)
         other_number = (unit * np.abs(levels) * (np.abs(numbers % 1 - 0.5) < _NEAR)).sum(1)
-        doubt = max(doubt, scoring.scale * float((other_code + other_number).max()))
-    tops = scores.reshape(len(query), -1, block_tokens).max(2)
-    return _wanted(tops, kv_heads, scoring, bonus), 2 * doubt
+        doubts[h] = scoring.scale * (other_code + other_number)
+    tops, doubt = (x.reshape(len(query), blocks, block_tokens).max(2) for x in (scores, doubts))
+    # The other blocks' weights move one's share as well.
+    weights = np.exp(scoring.scale * (tops - tops.max(1, keepdims=True)))
+    doubt += np.log((weights * np.exp(doubt)).sum(1, keepdims=True) / weights.sum(1, keepdims=True))
+    return _wanted(tops, kv_heads, scoring, bonus), doubt.reshape(kv_heads, -1, blocks).max(1)
 
 
 def _wanted(products: Floats, kv_heads: int, scoring: Scoring, bonus: ArrayLike) -> Floats:

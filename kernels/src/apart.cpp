@@ -14,24 +14,21 @@ Apart::Apart(const std::vector<Choice>& choices, const Requests& requests, const
   for (size_t i = 0; i <= rows_.size() * static_cast<size_t>(kv_heads); ++i) heads_.query.push_back(static_cast<int64_t>(i));
 }
 
-void Apart::list(Row& row, const Attention& a, const KvCache& kv, const AttentionShape& shape, int layer, int64_t* to) {
+void Apart::list(Row& row, int head, const Attention& a, const KvCache& kv, const AttentionShape& shape, int layer, int64_t* to) {
   const int r = row.request;
   const Choice& choice = choices_[static_cast<size_t>(r)];
   const int64_t *slots = requests_.slots + requests_.first[r], *end = requests_.slots + requests_.first[r + 1];
-  choose(choice, layer, a.q + requests_.query[r] * a.ldq, shape, choice.keys->upto(layer, choice.blocks, kv, slots),
-         row.kept.data());
-  const uint8_t* kept = row.kept.data();
-  for (int h = 0; h < kv_heads_; ++h) {
-    const int64_t step = kv.slot_stride / kv.head_dim, place = h * (kv.head_stride / kv.head_dim);
-    const auto add = [&](const int64_t* from, const int64_t* until) {
-      while (from < until) *to++ = *from++ * step + place;
-    };
-    for (int b = 0; b < choice.blocks; ++b, ++kept) {
-      const int64_t* from = slots + int64_t{b} * blocks_.block_tokens;
-      if (*kept) add(from, from + blocks_.block_tokens);
-    }
-    add(slots + blocks_.tail[static_cast<size_t>(r)], end);
+  uint8_t* kept = row.kept.data() + static_cast<size_t>(head) * static_cast<size_t>(choice.blocks);
+  choose(choice, layer, head, a.q + requests_.query[r] * a.ldq, shape, choice.keys->of(layer), kept);
+  const int64_t step = kv.slot_stride / kv.head_dim, place = head * (kv.head_stride / kv.head_dim);
+  const auto add = [&](const int64_t* from, const int64_t* until) {
+    while (from < until) *to++ = *from++ * step + place;
+  };
+  for (int b = 0; b < choice.blocks; ++b, ++kept) {
+    const int64_t* from = slots + int64_t{b} * blocks_.block_tokens;
+    if (*kept) add(from, from + blocks_.block_tokens);
   }
+  add(slots + blocks_.tail[static_cast<size_t>(r)], end);
 }
 
 void Apart::attend(const Attention& a, const KvCache& kv, const AttentionShape& shape, int layer) {
@@ -46,13 +43,26 @@ void Apart::attend(const Attention& a, const KvCache& kv, const AttentionShape& 
   slots_.resize(static_cast<size_t>(heads_.first.back()));
   heads_.slots = slots_.data();
   q_.resize(rows_.size() * width), out_.resize(q_.size());
-  team()->run(static_cast<int>(rows_.size()), [&](int i) {
-    Row& row = rows_[static_cast<size_t>(i)];
-    list(row, a, kv, shape, layer, slots_.data() + heads_.first[static_cast<size_t>(i) * static_cast<size_t>(kv_heads_)]);
-    const float* q = a.q + requests_.query[row.request] * a.ldq;
-    std::copy(q, q + width, q_.data() + static_cast<size_t>(i) * width);
-  });
+  // Seldom: once a block of new tokens.
+  const auto ready = [&](const Row& row) {
+    const Choice& choice = choices_[static_cast<size_t>(row.request)];
+    return choice.keys->has(layer, choice.blocks);
+  };
+  if (!std::all_of(rows_.begin(), rows_.end(), ready)) {
+    team()->run(static_cast<int>(rows_.size()), [&](int i) {
+      const int r = rows_[static_cast<size_t>(i)].request;
+      const Choice& choice = choices_[static_cast<size_t>(r)];
+      choice.keys->upto(layer, choice.blocks, kv, requests_.slots + requests_.first[r]);
+    });
+  }
   const int group = shape.q_heads / kv_heads_, ld = group * kv.head_dim;
+  team()->run(static_cast<int>(rows_.size()) * kv_heads_, [&](int i) {
+    Row& row = rows_[static_cast<size_t>(i / kv_heads_)];
+    const int head = i % kv_heads_;
+    list(row, head, a, kv, shape, layer, slots_.data() + heads_.first[static_cast<size_t>(i)]);
+    const float* q = a.q + requests_.query[row.request] * a.ldq + int64_t{head} * ld;
+    std::copy(q, q + ld, q_.data() + static_cast<size_t>(i) * static_cast<size_t>(ld));
+  });
   attention({q_.data(), ld, out_.data(), ld, nullptr, nullptr, nullptr, 1}, kv.of_one_head(),
             {group, shape.scale, shape.logit_cap, shape.window}, heads_);
   for (size_t i = 0; i < rows_.size(); ++i) {

@@ -29,8 +29,8 @@ class Apart {
     std::vector<uint8_t> kept;  // [kv_heads, blocks]
   };
 
-  // Where the lists of a row's heads begin is known: heads read equally many tokens.
-  void list(Row& row, const Attention& a, const KvCache& kv, const AttentionShape& shape, int layer, int64_t* to);
+  // Of one KV head. Where its list begins is known: heads read equally many tokens.
+  void list(Row& row, int head, const Attention& a, const KvCache& kv, const AttentionShape& shape, int layer, int64_t* to);
 
   const std::vector<Choice>& choices_;
   const Requests& requests_;

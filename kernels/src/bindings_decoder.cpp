@@ -276,7 +276,10 @@ void choose_blocks(const ChoiceRow& choice, int layer, const Matrix& q, const Ca
   keys->make_room(count, block_tokens);
   const sge::AttentionShape shape{q_heads, static_cast<float>(scale), static_cast<float>(logit_cap), -1};
   Unlocked unlocked;
-  sge::choose(one, layer, q.data(), shape, keys->upto(layer, count, kv, at.data()), kept.data());
+  const sge::Summary summary = keys->upto(layer, count, kv, at.data());
+  for (int h = 0; h < kv.kv_heads; ++h) {
+    sge::choose(one, layer, h, q.data(), shape, summary, kept.data() + static_cast<size_t>(h) * static_cast<size_t>(count));
+  }
 }
 
 }  // namespace

@@ -68,18 +68,27 @@ void BlockKeys::code(Layer& layer, int from, int to, const KvCache& kv, const in
 }
 
 Summary BlockKeys::upto(int layer, int blocks, const KvCache& kv, const int64_t* slots) {
-  Layer& of = of_layer_[static_cast<size_t>(layer)];
-  const int before = of.ready.load(std::memory_order_relaxed);
+  Layer& own = of_layer_[static_cast<size_t>(layer)];
+  const int before = own.ready.load(std::memory_order_relaxed);
   if (kind_ == BlockKind::kBounds) {
     for (int b = before; b < blocks; ++b) {
       kernels().bound_keys(kv, slots + int64_t{b} * block_tokens_, block_tokens_,
-                           of.bounds.data() + of_block() * static_cast<size_t>(b));
+                           own.bounds.data() + of_block() * static_cast<size_t>(b));
     }
   } else if (blocks > before) {
-    code(of, before * block_tokens_, blocks * block_tokens_, kv, slots);
+    code(own, before * block_tokens_, blocks * block_tokens_, kv, slots);
   }
-  of.ready.store(std::max(before, blocks), std::memory_order_relaxed);
-  return {of.bounds.data(), {of.codes.data(), of.steps.data(), kv_heads_, head_dim_}};
+  own.ready.store(std::max(before, blocks), std::memory_order_relaxed);
+  return this->of(layer);
+}
+
+bool BlockKeys::has(int layer, int blocks) const {
+  return of_layer_[static_cast<size_t>(layer)].ready.load(std::memory_order_relaxed) >= blocks;
+}
+
+Summary BlockKeys::of(int layer) const {
+  const Layer& own = of_layer_[static_cast<size_t>(layer)];
+  return {{own.bounds.data(), kv_heads_, head_dim_}, {own.codes.data(), own.steps.data(), kv_heads_, head_dim_}};
 }
 
 namespace {
@@ -107,45 +116,40 @@ int Choice::of_layer(int layer) const {
   return static_cast<int>(before(layer + 1) - before(layer));
 }
 
-void choose(const Choice& choice, int layer, const float* q, const AttentionShape& shape, const Summary& keys,
+void choose(const Choice& choice, int layer, int kv_head, const float* q, const AttentionShape& shape, const Summary& keys,
             uint8_t* kept) {
-  const int blocks = choice.blocks, first_recent = blocks - choice.recent, kv_heads = choice.keys->kv_heads();
-  for (int h = 0; h < kv_heads; ++h) {
-    uint8_t* own = kept + static_cast<size_t>(h) * blocks;
-    std::fill(own, own + choice.sinks, uint8_t{1});
-    std::fill(own + choice.sinks, own + first_recent, uint8_t{0});
-    std::fill(own + first_recent, own + blocks, uint8_t{1});
-  }
+  const int blocks = choice.blocks, first_recent = blocks - choice.recent;
+  std::fill(kept, kept + choice.sinks, uint8_t{1});
+  std::fill(kept + choice.sinks, kept + first_recent, uint8_t{0});
+  std::fill(kept + first_recent, kept + blocks, uint8_t{1});
   const int rest = choice.of_layer(layer) - choice.sinks - choice.recent;
   if (rest <= 0) return;
   thread_local std::vector<float> weights, sums, score;
   thread_local std::vector<uint64_t> ranks;
-  weights.resize(static_cast<size_t>(shape.q_heads) * blocks);
-  sums.resize(static_cast<size_t>(shape.q_heads));
+  const int group = shape.q_heads / choice.keys->kv_heads();
+  weights.resize(static_cast<size_t>(group) * blocks);
+  sums.resize(static_cast<size_t>(group));
+  q += int64_t{kv_head} * group * choice.keys->head_dim();
   if (choice.keys->kind() == BlockKind::kBounds) {
-    kernels().score_bounds(q, keys.bounds, kv_heads, choice.keys->head_dim(), shape, blocks, weights.data(), sums.data());
+    kernels().score_bounds(q, keys.bounds, kv_head, shape, blocks, weights.data(), sums.data());
   } else {
-    kernels().score_codes(q, keys.codes, shape, choice.keys->block_tokens(), blocks, weights.data(), sums.data());
+    kernels().score_codes(q, keys.codes, kv_head, shape, choice.keys->block_tokens(), blocks, weights.data(), sums.data());
   }
-  const int group = shape.q_heads / kv_heads;
-  for (int h = 0; h < kv_heads; ++h) {
-    score.assign(static_cast<size_t>(blocks), 0.0f);
-    for (int g = h * group; g < (h + 1) * group; ++g) {
-      const float* w = weights.data() + static_cast<size_t>(g) * blocks;
-      const float inverse = 1.0f / sums[static_cast<size_t>(g)];
-      for (int b = 0; b < blocks; ++b) score[static_cast<size_t>(b)] += w[b] * inverse;
-    }
-    ranks.clear();
-    for (int b = choice.sinks; b < first_recent; ++b) {
-      const float bonus = choice.bonus[static_cast<size_t>(b)];
-      const float s = std::isnan(bonus) ? INFINITY : std::log(score[static_cast<size_t>(b)]) + bonus;
-      ranks.push_back(rank_of(std::isnan(s) ? -INFINITY : s, b));  // a query or key may be no number
-    }
-    const auto end = ranks.begin() + std::min<int64_t>(rest, static_cast<int64_t>(ranks.size()));
-    if (end != ranks.end()) std::nth_element(ranks.begin(), end, ranks.end(), std::greater<>());
-    uint8_t* own = kept + static_cast<size_t>(h) * blocks;
-    for (auto it = ranks.begin(); it != end; ++it) own[static_cast<uint32_t>(*it)] = 1;
+  score.assign(static_cast<size_t>(blocks), 0.0f);
+  for (int g = 0; g < group; ++g) {
+    const float* w = weights.data() + static_cast<size_t>(g) * blocks;
+    const float inverse = 1.0f / sums[static_cast<size_t>(g)];
+    for (int b = 0; b < blocks; ++b) score[static_cast<size_t>(b)] += w[b] * inverse;
   }
+  ranks.clear();
+  for (int b = choice.sinks; b < first_recent; ++b) {
+    const float bonus = choice.bonus[static_cast<size_t>(b)];
+    const float s = std::isnan(bonus) ? INFINITY : std::log(score[static_cast<size_t>(b)]) + bonus;
+    ranks.push_back(rank_of(std::isnan(s) ? -INFINITY : s, b));  // a query or key may be no number
+  }
+  const auto end = ranks.begin() + std::min<int64_t>(rest, static_cast<int64_t>(ranks.size()));
+  if (end != ranks.end()) std::nth_element(ranks.begin(), end, ranks.end(), std::greater<>());
+  for (auto it = ranks.begin(); it != end; ++it) kept[static_cast<uint32_t>(*it)] = 1;
 }
 
 }  // namespace sge

@@ -13,11 +13,12 @@ namespace sge {
 
 // What stands for one layer's keys: bounds or codes, as the kind is.
 struct Summary {
-  const uint16_t* bounds = nullptr;  // [blocks, kv_heads, 2, head_dim]
-  CodedKeys codes{};
+  BoundedKeys bounds;
+  CodedKeys codes;
 };
 
-// What stands for the blocks of one request's keys, computed once for each block as the context grows. One step at a time
+// What stands for the blocks of one request's keys, made as the context grows, and for fewer blocks than before never. Bounds are
+// made once, codes anew at each power of two of a segment's tokens. One step at a time
 // uses them: what is not const needs a claim.
 class BlockKeys {
  public:
@@ -37,8 +38,12 @@ class BlockKeys {
   int block_tokens() const { return block_tokens_; }
   // Room for `blocks` blocks of `block_tokens` tokens in all layers: what follows needs no more memory.
   void make_room(int blocks, int block_tokens);
+  // Whether a layer has what stands for its first `blocks` blocks.
+  bool has(int layer, int blocks) const;
   // Of one layer, for the first `blocks` blocks of the request's slots, for which there is room.
   Summary upto(int layer, int blocks, const KvCache& kv, const int64_t* slots);
+  // What is there of a layer.
+  Summary of(int layer) const;
   // Forgets all: the request's keys have been computed anew.
   void reset();
 
@@ -74,8 +79,8 @@ struct Choice {
   int of_layer(int layer) const;
 };
 
-// kept [kv_heads, blocks] of one request in one layer. q: [q_heads, head_dim] of its query.
-void choose(const Choice& choice, int layer, const float* q, const AttentionShape& shape, const Summary& keys,
+// kept [blocks] of one request and KV head in one layer. q: [q_heads, head_dim] of its query.
+void choose(const Choice& choice, int layer, int kv_head, const float* q, const AttentionShape& shape, const Summary& keys,
             uint8_t* kept);
 
 }  // namespace sge

@@ -61,47 +61,45 @@ float weigh_blocks(float* s, int count, const AttentionShape& shape) {
   return sum(total);
 }
 
-// weights [q_heads, blocks]: each head's softmax over the blocks, relative to its maximum; sums [q_heads].
-void score_bounds(const float* q, const uint16_t* keys, int kv_heads, int d, const AttentionShape& shape, int blocks,
+void score_bounds(const float* q, const BoundedKeys& keys, int kv_head, const AttentionShape& shape, int blocks,
                   float* weights, float* sums) {
   using Step = void (*)(const float*, const void*, const int64_t*, int, int, float*, int);
   static constexpr Step kScore[] = {nullptr, score_tokens<true, 1>, score_tokens<true, 2>, score_tokens<true, 3>,
                                     score_tokens<true, 4>};
-  const int group = shape.q_heads / kv_heads, ld = (blocks + kWidth - 1) / kWidth * kWidth;
-  float* scores = scratch(static_cast<size_t>(shape.q_heads) * ld, 2);
+  const int group = shape.q_heads / keys.kv_heads, ld = (blocks + kWidth - 1) / kWidth * kWidth, d = 2 * keys.head_dim;
+  float* scores = scratch(static_cast<size_t>(group) * ld, 2);
   // The largest product of a number and one within bounds is that with the larger bound where the number is positive,
   // else that with the smaller: one product of twice as many numbers.
-  float* parts = scratch(static_cast<size_t>(shape.q_heads) * d * 2, 3);
-  for (int h = 0; h < shape.q_heads; ++h) {
-    for (int i = 0; i < d; i += kWidth) {
-      const F16 query = load(q + h * d + i);
-      store(parts + h * 2 * d + i, min(query, zero()));
-      store(parts + h * 2 * d + d + i, max(query, zero()));
+  float* parts = scratch(static_cast<size_t>(group) * d, 3);
+  for (int g = 0; g < group; ++g) {
+    for (int i = 0; i < keys.head_dim; i += kWidth) {
+      const F16 query = load(q + g * keys.head_dim + i);
+      store(parts + g * d + i, min(query, zero()));
+      store(parts + g * d + keys.head_dim + i, max(query, zero()));
     }
   }
-  q = parts, d *= 2;
-  const int64_t row = static_cast<int64_t>(kv_heads) * d;
+  const int64_t row = static_cast<int64_t>(keys.kv_heads) * d;
+  const uint16_t* of_head = keys.bounds + static_cast<int64_t>(kv_head) * d;
   const auto prefetch = [&](int from, int to) {
-    const uint16_t* end = keys + std::min(to, blocks) * row;
-    for (const uint16_t* p = keys + from * row; p < end; p += 32) prefetch_line(reinterpret_cast<const char*>(p));
+    for (int b = from; b < std::min(to, blocks); ++b) {
+      for (int i = 0; i < d; i += 32) prefetch_line(reinterpret_cast<const char*>(of_head + b * row + i));
+    }
   };
   prefetch(0, kBlocksAhead);
   for (int b = 0; b < blocks; b += 4) {
     const int count = std::min(4, blocks - b);
     if (b + kBlocksAhead < blocks) prefetch(b + kBlocksAhead, b + kBlocksAhead + 4);
-    for (int h = 0; h < kv_heads; ++h) {
-      int64_t at[4];
-      for (int j = 0; j < count; ++j) at[j] = (b + j) * row + h * d;
-      for (int g = 0; g < group; g += 4) {
-        const int head = h * group + g, heads = std::min(4, group - g);
-        kScore[heads](q + head * d, keys, at, count, d, scores + static_cast<size_t>(head) * ld + b, ld);
-      }
+    int64_t at[4];
+    for (int j = 0; j < count; ++j) at[j] = (b + j) * row;
+    for (int g = 0; g < group; g += 4) {
+      const int heads = std::min(4, group - g);
+      kScore[heads](parts + g * d, of_head, at, count, d, scores + static_cast<size_t>(g) * ld + b, ld);
     }
   }
-  for (int h = 0; h < shape.q_heads; ++h) {
-    float* of_head = scores + static_cast<size_t>(h) * ld;
-    sums[h] = weigh_blocks(of_head, blocks, shape);
-    std::copy(of_head, of_head + blocks, weights + static_cast<size_t>(h) * blocks);
+  for (int g = 0; g < group; ++g) {
+    float* of_query = scores + static_cast<size_t>(g) * ld;
+    sums[g] = weigh_blocks(of_query, blocks, shape);
+    std::copy(of_query, of_query + blocks, weights + static_cast<size_t>(g) * blocks);
   }
 }
 

@@ -132,9 +132,10 @@ struct BlockTops {
 // The largest score of each block, for G query heads of one KV head.
 template <int G>
 void score_head(const float* q, const CodedKeys& keys, int head, const BlockTops& tops) {
-  constexpr int kAhead = 1024;  // bytes: rows of pages that the processor does not fetch ahead by itself
-  const int d = keys.head_dim;
-  int8_t* numbers = reinterpret_cast<int8_t*>(scratch(static_cast<size_t>(G) * d / 4, 3));
+  const int d = keys.head_dim, of_segment = d * (kSegment / 4);  // bytes
+  // Asked for ahead: the processor does not by itself go on from one segment's codes to the next ones of the same head.
+  const int ahead = std::min(1024, of_segment);
+  auto* numbers = static_cast<int8_t*>(static_cast<void*>(scratch(static_cast<size_t>(G) * d / 4, 3)));
   const bool whole = tops.block_tokens % kWidth == 0;
   int block = 0, left = tops.block_tokens;
   float most[G];
@@ -142,12 +143,14 @@ void score_head(const float* q, const CodedKeys& keys, int head, const BlockTops
   for (int begin = 0; begin < tops.tokens; begin += kSegment) {
     const int64_t segment = begin / kSegment;
     const float* steps = keys.steps + segment * code_steps(keys.kv_heads, d) + head * 2 * d;
-    const uint8_t* codes = keys.codes + segment * code_bytes(keys.kv_heads, d) + static_cast<int64_t>(head) * d * (kSegment / 4);
+    const uint8_t* codes = keys.codes + segment * code_bytes(keys.kv_heads, d) + static_cast<int64_t>(head) * of_segment;
+    const uint8_t* next = begin + kSegment < tops.tokens ? codes + code_bytes(keys.kv_heads, d) : codes;
     FoldedQuery folded[G];
     for (int g = 0; g < G; ++g) folded[g] = fold_query(q + g * d, steps, d, numbers + g * d);
     const int end = std::min(begin + kSegment, tops.tokens);
-    for (int t = begin; t < end; t += kWidth, codes += d / kWidth * kPiece) {
-      for (int b = 0; b < d * 4; b += 64) prefetch_line(reinterpret_cast<const char*>(codes) + kAhead + b);
+    for (int t = begin, at = 0; t < end; t += kWidth, codes += 4 * d, at += 4 * d) {
+      const uint8_t* later = at + ahead < of_segment ? codes + ahead : next + (at + ahead - of_segment);
+      for (int b = 0; b < 4 * d; b += 64) prefetch_line(reinterpret_cast<const char*>(later) + b);
       I16 sums[G];
       code_products<G>(numbers, codes, d, sums);
       if (whole) {
@@ -173,22 +176,21 @@ void score_head(const float* q, const CodedKeys& keys, int head, const BlockTops
   }
 }
 
-void score_codes(const float* q, const CodedKeys& keys, const AttentionShape& shape, int block_tokens, int blocks,
-                 float* weights, float* sums) {
+void score_codes(const float* q, const CodedKeys& keys, int kv_head, const AttentionShape& shape, int block_tokens,
+                 int blocks, float* weights, float* sums) {
   using Step = void (*)(const float*, const CodedKeys&, int, const BlockTops&);
   static constexpr Step kScore[] = {nullptr, score_head<1>, score_head<2>, score_head<3>, score_head<4>};
   const int group = shape.q_heads / keys.kv_heads, ld = (blocks + kWidth - 1) / kWidth * kWidth;
   float* scores = scratch(static_cast<size_t>(4) * ld, 2);
-  for (int first = 0; first < shape.q_heads;) {
-    const int head = first / group, heads = std::min(4, (head + 1) * group - first);
+  for (int first = 0; first < group; first += 4) {
+    const int heads = std::min(4, group - first);
     std::fill(scores, scores + heads * ld, -INFINITY);
-    kScore[heads](q + first * keys.head_dim, keys, head, {scores, ld, block_tokens, blocks * block_tokens});
-    for (int h = 0; h < heads; ++h) {
-      float* of_head = scores + h * ld;
-      sums[first + h] = weigh_blocks(of_head, blocks, shape);
-      std::copy(of_head, of_head + blocks, weights + static_cast<size_t>(first + h) * blocks);
+    kScore[heads](q + first * keys.head_dim, keys, kv_head, {scores, ld, block_tokens, blocks * block_tokens});
+    for (int g = 0; g < heads; ++g) {
+      float* of_query = scores + g * ld;
+      sums[first + g] = weigh_blocks(of_query, blocks, shape);
+      std::copy(of_query, of_query + blocks, weights + static_cast<size_t>(first + g) * blocks);
     }
-    first += heads;
   }
 }
 

@@ -97,6 +97,11 @@ inline int64_t code_bytes(int kv_heads, int head_dim) { return int64_t{kv_heads}
 // Means and steps of a segment: [kv_heads, 2, head_dim].
 inline int64_t code_steps(int kv_heads, int head_dim) { return int64_t{kv_heads} * 2 * head_dim; }
 
+struct BoundedKeys {
+  const uint16_t* bounds;  // [blocks, kv_heads, 2, head_dim]
+  int kv_heads, head_dim;
+};
+
 struct CodedKeys {
   const uint8_t* codes;  // by segment
   const float* steps;    // by segment
@@ -135,12 +140,13 @@ struct Kernels {
   // Codes of tokens [from, to) of the segment whose tokens are at `slots`. measured: first of its tokens whose mean and
   // deviation become those of the segment; 0: they are there.
   void (*code_keys)(const KvCache& kv, const int64_t* slots, int from, int to, int measured, float* steps, uint8_t* codes);
-  // Each head's softmax over the blocks: weights [q_heads, blocks] relative to the head's maximum, sums [q_heads].
-  void (*score_bounds)(const float* q, const uint16_t* keys, int kv_heads, int head_dim, const AttentionShape& shape,
-                       int blocks, float* weights, float* sums);
+  // Softmax over the blocks of each of the query heads that read one KV head: q [heads, head_dim] of these, weights [heads,
+  // blocks] relative to the head's maximum, sums [heads].
+  void (*score_bounds)(const float* q, const BoundedKeys& keys, int kv_head, const AttentionShape& shape, int blocks,
+                       float* weights, float* sums);
   // Likewise by the best key of each block, by its codes.
-  void (*score_codes)(const float* q, const CodedKeys& keys, const AttentionShape& shape, int block_tokens, int blocks,
-                      float* weights, float* sums);
+  void (*score_codes)(const float* q, const CodedKeys& keys, int kv_head, const AttentionShape& shape, int block_tokens,
+                      int blocks, float* weights, float* sums);
   // Moments of x / T; inverse: 1 / T.
   void (*tempered)(const float* x, int n, float inverse, Moments& to);
   void (*draw_row)(const float* x, int n, const RowCut& cut, const RowSearch& search, Drawn& out);

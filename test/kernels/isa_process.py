@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+import choice_checks as choices
 import kernel_checks as checks
 import kernel_decoders as decoders
 import sampling_checks as sampling
@@ -55,6 +56,12 @@ def main() -> None:
         decoders.check_batch_does_not_matter(
             native, family, [5, 1, 20], seed, bf16=bool(seed % 2), integer=bool(seed % 2)
         )
+    for seed, (heads, block_tokens) in enumerate(
+        (((1, 3, 64), 16), ((2, 7, 128), 16), ((3, 4, 80), 7), ((1, 1, 272), 48))
+    ):
+        for bounds in (False, True):
+            bf16, cap = bool(seed % 2), 2.0 * (seed % 2)
+            choices.check_rule(heads, 40, block_tokens, seed, bf16=bf16, bounds=bounds, cap=cap)
     cuts = [Cut(0.8), Cut(1.0, top_k=1), Cut(1.3, 40, 0.9, 0.02), Cut(0.5, top_p=0.99)]
     for seed, kind in enumerate(sampling.KINDS):
         sampling.check_draw(native, kind, cuts, 2500, seed)

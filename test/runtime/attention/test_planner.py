@@ -163,11 +163,11 @@ def test_a_report_counts_what_came_out(planner: Planner) -> None:
 
 
 def test_choosing_is_paid_for(planner: Planner) -> None:
-    """Of 30 blocks: two bits for each number of 16 keys, or two numbers of two bytes; lists for all layers cost nothing."""
+    """Of 30 blocks: two bits for each number of a key, their means and steps, or two numbers of two bytes; given lists cost nothing."""
     choice = QueryChoice(30, 10, 1, 1, np.zeros(30, np.float32))
     for policy, size, of_number in (
-        ("mixed", 16, 4.0),
-        ("mixed", 64, 16.0),
+        ("mixed", 16, 4.5),
+        ("mixed", 64, 18.0),
         ("quest", 16, 4.0),
         ("quest", 64, 4.0),
     ):

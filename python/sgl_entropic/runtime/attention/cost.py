@@ -8,7 +8,7 @@ from typing import Any
 from sgl_entropic.attention.settings import AttentionSettings
 
 _BOUNDS_BYTES = 2 * 2  # the least and the largest, bfloat16
-_CODE_BYTES = 2 / 8  # two bits
+_CODE_BYTES = 2 / 8 + 2 * 4 / 256  # two bits, and a mean and a step for 256 tokens
 
 
 @dataclass(frozen=True, slots=True)
