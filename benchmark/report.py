@@ -22,6 +22,7 @@ HEADLINES = {
     "cpu_prefill2k_vs_stock": "prefill of 2,000 tokens",
     "cpu_8_clients_vs_llamacpp": "over llama.cpp's server, 8 clients",
     "prune_tps_8x2k": "Attention pruned to half over dense, tokens per second, 8 clients with 2,000 tokens",
+    "prune_tps_8x6k": "with 6,000 tokens",
     "prune_dnll_r50_nats": "its loss on running text",
     "prune_needle_recall_r50": "digits of hidden codes that it recalls",
     "prune_needle_codes_r50": "hidden codes that it recalls whole, where reading all recalls every one",
