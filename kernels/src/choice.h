@@ -17,8 +17,8 @@ struct Summary {
   CodedKeys codes;
 };
 
-// What stands for the blocks of one request's keys, made as the context grows, and for fewer blocks than before never. Bounds are
-// made once, codes anew at each power of two of a segment's tokens. One step at a time
+// What stands for the blocks of one request's keys, made as the context grows, which it only does. Bounds are made
+// once, codes anew at each power of two of a segment's tokens. One step at a time
 // uses them: what is not const needs a claim.
 class BlockKeys {
  public:

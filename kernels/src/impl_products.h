@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "kernels.h"
-#include "simd.h"
+#include "simd_math.h"
 
 namespace sge::SGE_ISA {
 namespace {

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "kernels.h"
-#include "simd.h"
+#include "simd_math.h"
 
 namespace sge::SGE_ISA {
 namespace {

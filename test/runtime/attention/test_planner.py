@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from sgl_entropic.attention.pruning import Pruning, Reading
 from sgl_entropic.attention.selection import QueryChoice, Selection
-from sgl_entropic.attention.settings import AttentionSettings
+from sgl_entropic.attention.settings import AttentionSettings, Policy
 from sgl_entropic.config import AttentionConfig
 from sgl_entropic.errors import ConfigError, RequestParameterError
 from sgl_entropic.request_params import RequestParams
@@ -165,13 +165,14 @@ def test_a_report_counts_what_came_out(planner: Planner) -> None:
 def test_choosing_is_paid_for(planner: Planner) -> None:
     """Of 30 blocks: two bits for each number of a key, their means and steps, or two numbers of two bytes; given lists cost nothing."""
     choice = QueryChoice(30, 10, 1, 1, np.zeros(30, np.float32))
-    for policy, size, of_number in (
+    cases: list[tuple[Policy, int, float]] = [
         ("mixed", 16, 4.5),
         ("mixed", 64, 18.0),
         ("quest", 16, 4.0),
         ("quest", 64, 4.0),
-    ):
-        asked = replace(SETTINGS, policy=policy, block_tokens=size)  # type: ignore[arg-type]
+    ]
+    for policy, size, of_number in cases:
+        asked = replace(SETTINGS, policy=policy, block_tokens=size)
         read = read_of(Reading(choice, "kept"), 3000, asked, planner.cost)
         assert (read.blocks_scored, read.choosing_bytes) == (30, 30 * of_number * 10)
     given = Reading(Selection(np.ones((1, 30), np.bool_), 480), "kept")
