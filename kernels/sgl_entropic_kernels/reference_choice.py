@@ -28,6 +28,7 @@ def block_bounds(keys: ArrayLike, block_tokens: int) -> Floats:
 
 SEGMENT_TOKENS = 256
 _NEAR = 2e-5  # what rounding in float32 may move
+_ANY = 100.0  # doubt of a score that may be another one altogether
 
 
 @dataclass(frozen=True)
@@ -102,28 +103,47 @@ def coded_scores(
 ) -> tuple[Floats, Floats]:
     """Likewise for blocks whose keys were all like the one of the largest product by its codes.
 
-    The query is rounded too, once it is multiplied by the steps of a segment: to the 255 whole multiples of a 127th of its
-    largest number. With it how far another rounding next to a middle may move each score.
+    Three eighths of the numbers are asked, see ``asked_numbers``; of the others the mean counts alone. The query is rounded
+    too, once it is multiplied by the steps of a segment: to the 255 whole multiples of a 127th of its largest number. With
+    it how far another rounding next to a middle may move each score.
     """
     query = f64(q)
     kv_heads, blocks = keys.codes.shape[1], len(keys.codes) // block_tokens
-    tokens = blocks * block_tokens
+    tokens, group = blocks * block_tokens, len(query) // kv_heads
     scores, doubts = np.zeros((len(query), tokens)), np.zeros((len(query), tokens))
     for h in range(len(query)):
-        own = (slice(0, tokens), h // (len(query) // kv_heads))
-        folded = query[h] * keys.steps[own]
+        head = h // group
+        own = (slice(0, tokens), head)
+        asked, sure = asked_numbers(query[head * group : (head + 1) * group], keys.steps[0, head])
+        folded = query[h] * keys.steps[own] * asked
         unit = np.abs(folded).max(1, keepdims=True) / 127
         numbers = np.divide(folded, unit, out=np.zeros_like(folded), where=unit > 0)
         levels = keys.codes[own] - 1.5
         scores[h] = keys.means[own] @ query[h] + (np.rint(numbers) * unit * levels).sum(1)
         other_code = (np.abs(folded) * keys.near[own]).sum(1)
         other_number = (unit * np.abs(levels) * (np.abs(numbers % 1 - 0.5) < _NEAR)).sum(1)
-        doubts[h] = scoring.scale * (other_code + other_number)
+        doubts[h] = scoring.scale * (other_code + other_number) + (0.0 if sure else _ANY)
     tops, doubt = (x.reshape(len(query), blocks, block_tokens).max(2) for x in (scores, doubts))
     # The other blocks' weights move one's share as well.
     weights = np.exp(scoring.scale * (tops - tops.max(1, keepdims=True)))
     doubt += np.log((weights * np.exp(doubt)).sum(1, keepdims=True) / weights.sum(1, keepdims=True))
     return _wanted(tops, kv_heads, scoring, bonus), doubt.reshape(kv_heads, -1, blocks).max(1)
+
+
+def asked_numbers(queries: ArrayLike, steps: ArrayLike) -> tuple[NDArray[np.bool_], bool]:
+    """Which numbers of a key the queries [heads, head_dim] that read one KV head ask for.
+
+    By fours that lie side by side, three eighths of these, rounded up: those of the largest sum of the squares of query
+    times ``steps`` [head_dim] (Ribar et al. 2024, SparQ, arXiv:2312.04985, by the query alone). Also whether rounding in
+    float32 says the same.
+    """
+    energies = ((f64(queries) * f64(steps)) ** 2).sum(0).reshape(-1, 4).sum(1)
+    wanted = -(-3 * len(energies) // 8)
+    order = np.argsort(-energies, kind="stable")
+    least, most = energies[order[wanted - 1]], energies[order[wanted]]
+    asked = np.zeros(len(energies), bool)
+    asked[order[:wanted]] = True
+    return np.repeat(asked, 4), bool(most == 0 or most < least * (1 - 1e-4))
 
 
 def _wanted(products: Floats, kv_heads: int, scoring: Scoring, bonus: ArrayLike) -> Floats:

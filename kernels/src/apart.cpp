@@ -17,12 +17,12 @@ Apart::Apart(const std::vector<Choice>& choices, const Requests& requests, const
 void Apart::list(Row& row, int head, const Attention& a, const KvCache& kv, const AttentionShape& shape, int layer, int64_t* to) {
   const int r = row.request;
   const Choice& choice = choices_[static_cast<size_t>(r)];
-  const int64_t *slots = requests_.slots + requests_.first[r], *end = requests_.slots + requests_.first[r + 1];
+  const int64_t *slots = places_.data() + requests_.first[r], *end = places_.data() + requests_.first[r + 1];
   uint8_t* kept = row.kept.data() + static_cast<size_t>(head) * static_cast<size_t>(choice.blocks);
   choose(choice, layer, head, a.q + requests_.query[r] * a.ldq, shape, choice.keys->of(layer), kept);
-  const int64_t step = kv.slot_stride / kv.head_dim, place = head * (kv.head_stride / kv.head_dim);
+  const int64_t place = head * (kv.head_stride / kv.head_dim);
   const auto add = [&](const int64_t* from, const int64_t* until) {
-    while (from < until) *to++ = *from++ * step + place;
+    to = std::transform(from, until, to, [&](int64_t slot) { return slot + place; });
   };
   for (int b = 0; b < choice.blocks; ++b, ++kept) {
     const int64_t* from = slots + int64_t{b} * blocks_.block_tokens;
@@ -54,6 +54,11 @@ void Apart::attend(const Attention& a, const KvCache& kv, const AttentionShape& 
       const Choice& choice = choices_[static_cast<size_t>(r)];
       choice.keys->upto(layer, choice.blocks, kv, requests_.slots + requests_.first[r]);
     });
+  }
+  if (const int64_t step = kv.slot_stride / kv.head_dim; step != step_) {
+    step_ = step;
+    places_.resize(static_cast<size_t>(requests_.first[requests_.count()]));
+    for (size_t i = 0; i < places_.size(); ++i) places_[i] = requests_.slots[i] * step;
   }
   const int group = shape.q_heads / kv_heads_, ld = group * kv.head_dim;
   team()->run(static_cast<int>(rows_.size()) * kv_heads_, [&](int i) {

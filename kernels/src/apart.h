@@ -38,6 +38,8 @@ class Apart {
   int kv_heads_;
   std::vector<uint8_t> flags_;
   std::vector<Row> rows_;
+  std::vector<int64_t> places_;  // of the step's slots among those of a single head, if they were of its first one
+  int64_t step_ = 0;             // places from one slot to the next
   std::vector<int64_t> slots_;
   std::vector<float> q_, out_;  // [rows, q_heads, head_dim]
   Requests heads_;              // [rows * kv_heads]

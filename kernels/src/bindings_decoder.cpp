@@ -140,6 +140,8 @@ sge::Blocks blocks_of(const sge::Decoder& self, const sge::Requests& step, int b
 void init_block_keys(sge::BlockKeys* self, int layers, int kv_heads, int head_dim, bool bounds) {
   require(layers > 0 && kv_heads > 0, "layers and kv_heads must be at least 1");
   require(head_dim > 0 && head_dim % sge::kPanel == 0, "head_dim must be a positive multiple of 16");
+  require(bounds || head_dim <= sge::kMostNumbers,
+          "codes are of keys of at most " + std::to_string(sge::kMostNumbers) + " numbers a head");
   new (self) sge::BlockKeys(layers, kv_heads, head_dim, bounds ? sge::BlockKind::kBounds : sge::BlockKind::kCodes);
 }
 
@@ -180,7 +182,7 @@ sge::Choice choice_of(const ChoiceRow& row, int block_tokens, Claims& claims) {
   require(keys->block_tokens() == 0 || keys->block_tokens() == block_tokens,
           "the keys of a choice are of blocks of " + std::to_string(keys->block_tokens()) + " tokens, not " +
               std::to_string(block_tokens));
-  return {keys, blocks, budget, sinks, recent, {bonus.data(), bonus.data() + blocks}, tilt};
+  return {keys, blocks, budget, sinks, recent, bonus.data(), tilt};
 }
 
 // One for each request; none where no request has one.

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
-#include <functional>
 
 namespace sge {
 
@@ -45,6 +43,8 @@ void BlockKeys::make_room(int blocks, int block_tokens) {
 }
 
 namespace {
+
+constexpr int kWidth = 16;  // of the vectors of kernels.h
 
 // Of a segment's first `count` tokens those that are measured: a power of two of them, so that few more change nothing, and
 // what the codes are depends on what there is alone, not on how it came.
@@ -91,18 +91,14 @@ Summary BlockKeys::of(int layer) const {
   return {{own.bounds.data(), kv_heads_, head_dim_}, {own.codes.data(), own.steps.data(), kv_heads_, head_dim_}};
 }
 
-namespace {
-
-// Larger for a larger score, and for the later one of equal blocks; the block is in the low half.
-uint64_t rank_of(float score, int block) {
-  uint32_t bits;
-  const float positive_zero = score + 0.0f;
-  std::memcpy(&bits, &positive_zero, sizeof bits);
-  bits = bits >> 31 ? ~bits : bits | 0x80000000u;
-  return uint64_t{bits} << 32 | static_cast<uint32_t>(block);
+Choice::Choice(std::shared_ptr<BlockKeys> keys, int blocks, int budget, int sinks, int recent, const float* bonus, double tilt)
+    : keys(std::move(keys)), blocks(blocks), budget(budget), sinks(sinks), recent(recent), tilt(tilt) {
+  for (int b = sinks; b < blocks - recent; ++b) {
+    // Within what a share times it can be told as a float.
+    factor.push_back(std::isnan(bonus[b]) ? 0.0f : std::exp(std::clamp(bonus[b], -60.0f, 60.0f)));
+    if (std::isnan(bonus[b])) always.push_back(b - sinks);
+  }
 }
-
-}  // namespace
 
 int Choice::of_layer(int layer) const {
   const int layers = keys->layers(), least = sinks + recent;
@@ -120,36 +116,27 @@ void choose(const Choice& choice, int layer, int kv_head, const float* q, const 
             uint8_t* kept) {
   const int blocks = choice.blocks, first_recent = blocks - choice.recent;
   std::fill(kept, kept + choice.sinks, uint8_t{1});
-  std::fill(kept + choice.sinks, kept + first_recent, uint8_t{0});
   std::fill(kept + first_recent, kept + blocks, uint8_t{1});
   const int rest = choice.of_layer(layer) - choice.sinks - choice.recent;
-  if (rest <= 0) return;
-  thread_local std::vector<float> weights, sums, score;
-  thread_local std::vector<uint64_t> ranks;
-  const int group = shape.q_heads / choice.keys->kv_heads();
-  weights.resize(static_cast<size_t>(group) * blocks);
-  sums.resize(static_cast<size_t>(group));
-  q += int64_t{kv_head} * group * choice.keys->head_dim();
+  if (rest <= 0) {
+    std::fill(kept + choice.sinks, kept + first_recent, uint8_t{0});
+    return;
+  }
+  const auto room = static_cast<size_t>(blocks + kWidth);
+  thread_local std::vector<float> score;
+  if (score.size() < 2 * room) score.resize(2 * room);
+  q += int64_t{kv_head} * (shape.q_heads / choice.keys->kv_heads()) * choice.keys->head_dim();
   if (choice.keys->kind() == BlockKind::kBounds) {
-    kernels().score_bounds(q, keys.bounds, kv_head, shape, blocks, weights.data(), sums.data());
+    kernels().score_bounds(q, keys.bounds, kv_head, shape, blocks, score.data());
   } else {
-    kernels().score_codes(q, keys.codes, kv_head, shape, choice.keys->block_tokens(), blocks, weights.data(), sums.data());
+    kernels().score_codes(q, keys.codes, kv_head, shape, choice.keys->block_tokens(), blocks, score.data());
   }
-  score.assign(static_cast<size_t>(blocks), 0.0f);
-  for (int g = 0; g < group; ++g) {
-    const float* w = weights.data() + static_cast<size_t>(g) * blocks;
-    const float inverse = 1.0f / sums[static_cast<size_t>(g)];
-    for (int b = 0; b < blocks; ++b) score[static_cast<size_t>(b)] += w[b] * inverse;
-  }
-  ranks.clear();
-  for (int b = choice.sinks; b < first_recent; ++b) {
-    const float bonus = choice.bonus[static_cast<size_t>(b)];
-    const float s = std::isnan(bonus) ? INFINITY : std::log(score[static_cast<size_t>(b)]) + bonus;
-    ranks.push_back(rank_of(std::isnan(s) ? -INFINITY : s, b));  // a query or key may be no number
-  }
-  const auto end = ranks.begin() + std::min<int64_t>(rest, static_cast<int64_t>(ranks.size()));
-  if (end != ranks.end()) std::nth_element(ranks.begin(), end, ranks.end(), std::greater<>());
-  for (auto it = ranks.begin(); it != end; ++it) kept[static_cast<uint32_t>(*it)] = 1;
+  // The order of ln s + bonus is that of s e^bonus.
+  float *middle = score.data() + room, *of_block = score.data() + choice.sinks;
+  const int count = first_recent - choice.sinks;
+  for (int b = 0; b < count; ++b) middle[b] = of_block[b] * choice.factor[static_cast<size_t>(b)];
+  for (int b : choice.always) middle[b] = INFINITY;
+  kernels().keep_largest(middle, count, rest, kept + choice.sinks);
 }
 
 }  // namespace sge

@@ -69,9 +69,14 @@ class BlockKeys {
 // over layers: the first `sinks`, the last `recent`, and those of the largest score, ln of the sum over its query
 // heads of the attention that what stands for the block's keys suggests, plus bonus[block] (NaN: always read); of equals the later ones.
 struct Choice {
-  std::shared_ptr<BlockKeys> keys;  // null: not chosen by its query
+  Choice() = default;  // not chosen by its query
+  // bonus [blocks]
+  Choice(std::shared_ptr<BlockKeys> keys, int blocks, int budget, int sinks, int recent, const float* bonus, double tilt);
+
+  std::shared_ptr<BlockKeys> keys;
   int blocks = 0, budget = 0, sinks = 0, recent = 0;
-  std::vector<float> bonus;
+  std::vector<float> factor;  // e^bonus, from the first block that is no sink to the last that is not recent
+  std::vector<int> always;    // places in factor of those whose bonus is NaN
   double tilt = 0;  // the last layer reads (1 + tilt) times the budget, the first (1 - tilt) times, those between in a line
 
   // Blocks that one layer reads; over all layers they add up to the budget of each. The tilt is less where it would leave a

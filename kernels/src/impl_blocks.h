@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "impl_attention.h"
 #include "impl_rows.h"
@@ -37,9 +38,9 @@ void bound_keys(const KvCache& kv, const int64_t* slots, int count, uint16_t* ou
 // The keys of a step are far larger than any cache, so they are read once, as they lie, and asked for some blocks ahead.
 constexpr int kBlocksAhead = 16;
 
-// Scores [count] become weights relative to the largest, equal ones equal weights wherever they lie; their sum. What
-// follows the scores, up to a whole vector, is written too.
-float weigh_blocks(float* s, int count, const AttentionShape& shape) {
+// Adds to share [count] what a softmax over scores [count] gives each, equal ones equally much wherever they lie. What
+// follows both, up to a whole vector, is written too.
+void add_shares(float* s, int count, const AttentionShape& shape, float* share) {
   const F16 scale = set1(shape.scale);
   for (int i = count; i % kWidth != 0; ++i) s[i] = 0.0f;
   for (int i = 0; i < count; i += kWidth) store(s + i, load(s + i) * scale);
@@ -58,11 +59,50 @@ float weigh_blocks(float* s, int count, const AttentionShape& shape) {
     store(s + i, e);
     total = total + e;
   }
-  return sum(total);
+  const F16 inverse = set1(1.0f / sum(total));
+  for (int i = 0; i < count; i += kWidth) store(share + i, fma(load(s + i), inverse, load(share + i)));
+}
+
+// Flags the `wanted` largest of scores [count], of equal ones the later; NaN is less than all. Scores are not negative, and
+// are written over, up to a whole vector.
+void keep_largest(float* s, int count, int wanted, uint8_t* kept) {
+  std::fill(kept, kept + count, static_cast<uint8_t>(wanted >= count));
+  if (wanted <= 0 || wanted >= count) return;
+  for (int i = count; i % kWidth != 0; ++i) s[i] = -1.0f;
+  for (int i = 0; i < count / kWidth * kWidth; i += kWidth) store(s + i, max(load(s + i), zero()));
+  for (int i = count / kWidth * kWidth; i < count; ++i) s[i] = s[i] > 0.0f ? s[i] : 0.0f;
+  const auto reach = [&](float least) {
+    int found = 0;
+    for (int i = 0; i < count; i += kWidth) found += count_from(load(s + i), least);
+    return found;
+  };
+  const auto score_of = [](uint32_t bits) {
+    float score;
+    std::memcpy(&score, &bits, sizeof score);
+    return score;
+  };
+  // What is not negative is ordered as its bits are. At least `wanted` reach `low`, fewer `high`.
+  uint32_t low = 0, high = 0x7f800001;
+  int reached = count;
+  while (reached != wanted && high - low > 1) {
+    const uint32_t middle = low + (high - low) / 2;
+    const int found = reach(score_of(middle));
+    if (found >= wanted) {
+      low = middle, reached = found;
+    } else {
+      high = middle;
+    }
+  }
+  const float least = score_of(low);
+  int surplus = reached - wanted;
+  for (int i = 0; i < count; ++i) kept[i] = s[i] >= least;
+  for (int i = 0; surplus > 0; ++i) {
+    if (s[i] == least) kept[i] = 0, --surplus;
+  }
 }
 
 void score_bounds(const float* q, const BoundedKeys& keys, int kv_head, const AttentionShape& shape, int blocks,
-                  float* weights, float* sums) {
+                  float* score) {
   using Step = void (*)(const float*, const void*, const int64_t*, int, int, float*, int);
   static constexpr Step kScore[] = {nullptr, score_tokens<true, 1>, score_tokens<true, 2>, score_tokens<true, 3>,
                                     score_tokens<true, 4>};
@@ -96,11 +136,8 @@ void score_bounds(const float* q, const BoundedKeys& keys, int kv_head, const At
       kScore[heads](parts + g * d, of_head, at, count, d, scores + static_cast<size_t>(g) * ld + b, ld);
     }
   }
-  for (int g = 0; g < group; ++g) {
-    float* of_query = scores + static_cast<size_t>(g) * ld;
-    sums[g] = weigh_blocks(of_query, blocks, shape);
-    std::copy(of_query, of_query + blocks, weights + static_cast<size_t>(g) * blocks);
-  }
+  std::fill(score, score + ld, 0.0f);
+  for (int g = 0; g < group; ++g) add_shares(scores + static_cast<size_t>(g) * ld, blocks, shape, score);
 }
 
 }  // namespace

@@ -10,7 +10,7 @@
 namespace sge::SGE_ISA {
 namespace {
 
-constexpr int kPiece = 64;  // bytes of the codes of 16 tokens and 16 numbers
+constexpr int kLine = 64;  // tokens whose codes of four numbers lie in 64 bytes
 
 // Mean and standard deviation of one number of each lane over `count` keys; both 0 where they are no finite numbers.
 template <bool BF16>
@@ -34,7 +34,7 @@ void measure_keys(const KvCache& kv, const int64_t* slots, int count, int head, 
 }
 
 template <bool BF16>
-void code_keys_of(const KvCache& kv, const int64_t* slots, int from, int to, int measured, float* steps, uint8_t* codes) {
+void code_keys_of(const KvCache& kv, const int64_t* slots, int from, int until, int measured, float* steps, uint8_t* codes) {
   const int d = kv.head_dim;
   for (int head = 0; head < kv.kv_heads; ++head) {
     float *means = steps + head * 2 * d, *deviations = means + d;
@@ -44,15 +44,21 @@ void code_keys_of(const KvCache& kv, const int64_t* slots, int from, int to, int
       float inverses[kWidth];
       for (int c = 0; c < kWidth; ++c) inverses[c] = deviations[i + c] > 0.0f ? 1.0f / deviations[i + c] : 0.0f;
       const F16 mean = load(means + i), inverse = load(inverses);
-      for (int t = from; t < to; ++t) {
+      for (int t = from; t < until; ++t) {
         const F16 away = (load_kv<BF16>(kv.k, kv.at(slots[t], head) + i) - mean) * inverse + set1(1.5f);
         int8_t numbers[kWidth];
         // What is no number becomes 0, on every instruction set.
         store_int8(numbers, nearest_int(min(max(away, zero()), set1(3.0f))));
         uint32_t parts[4];
         std::memcpy(parts, numbers, sizeof parts);
-        const uint32_t four = parts[0] | parts[1] << 2 | parts[2] << 4 | parts[3] << 6;
-        std::memcpy(of_head + (t / kWidth * (d / kWidth) + i / kWidth) * kPiece + t % kWidth * 4, &four, sizeof four);
+        const int shift = t % kLine / kWidth * 2;
+        for (int quad = 0; quad < 4; ++quad) {
+          uint8_t* to = of_head + (i / 4 + quad) * kSegment + t / kLine * kLine + t % kWidth * 4;
+          uint32_t four;
+          std::memcpy(&four, to, sizeof four);
+          four = (four & ~(uint32_t{0x03030303} << shift)) | parts[quad] << shift;
+          std::memcpy(to, &four, sizeof four);
+        }
       }
     }
   }
@@ -62,31 +68,68 @@ void code_keys(const KvCache& kv, const int64_t* slots, int from, int to, int me
   (kv.bf16 ? code_keys_of<true> : code_keys_of<false>)(kv, slots, from, to, measured, steps, codes);
 }
 
+// Of a key's numbers, in fours, those that are asked for.
+inline int quads_read(int head_dim) { return (3 * (head_dim / 4) + 7) / 8; }
+
+// The fours that matter most to queries [group, d]: by the sum of the squares of query times step of the first segment. quads [quads_read(d)], in
+// their order; of equal ones the first.
+void pick_quads(const float* q, int group, const float* deviations, int d, int* quads) {
+  int energies[kMostNumbers / 4];
+  for (int i = 0; i < d; i += kWidth) {
+    F16 squares = zero();
+    for (int g = 0; g < group; ++g) {
+      const F16 number = load(q + g * d + i) * load(deviations + i);
+      squares = fma(number, number, squares);
+    }
+    float each[kWidth];
+    store(each, squares);
+    for (int j = 0; j < 4; ++j) {
+      const float energy = (each[4 * j] + each[4 * j + 1]) + (each[4 * j + 2] + each[4 * j + 3]);
+      // In the order of their bits, as they are not negative; the last bits say which comes first, so that no two are equal.
+      int bits;
+      std::memcpy(&bits, &energy, sizeof bits);
+      energies[i / 4 + j] = (bits & ~(kMostNumbers / 4 - 1)) | (kMostNumbers / 4 - 1 - (i / 4 + j));
+    }
+  }
+  const int count = d / 4, wanted = quads_read(d);
+  for (int j = 0, found = 0; found < wanted; ++j) {
+    int larger = 0;
+    for (int other = 0; other < count; ++other) larger += energies[other] > energies[j];
+    if (larger < wanted) quads[found++] = j;
+  }
+}
+
+// Of vectors of the fours that are asked for: a whole number of vectors, 0 in what is left.
+inline int quads_size(int head_dim) { return (4 * quads_read(head_dim) + kWidth - 1) / kWidth * kWidth; }
+
+void gather_quads(const float* from, const int* quads, int d, float* to) {
+  const int size = quads_size(d);
+  store(to + size - kWidth, zero());
+  for (int k = 0; k < quads_read(d); ++k) std::memcpy(to + 4 * k, from + 4 * quads[k], 4 * sizeof *from);
+}
+
 // A query times the steps of a segment, rounded to 8 bits: its product with a key is offset + scale * sum of number * code.
 struct FoldedQuery {
   float offset, scale;
 };
 
-// numbers [d]. Where the query is no number, no score is one.
-FoldedQuery fold_query(const float* q, const float* steps, int d, int8_t* numbers) {
-  const float *means = steps, *deviations = steps + d;
-  F16 tops = zero(), level = zero(), none = zero();
-  for (int i = 0; i < d; i += kWidth) {
-    const F16 query = load(q + i), number = query * load(deviations + i);
-    tops = max(tops, absolute(number));
-    level = fma(query, load(means + i), level);
-    none = none + number * zero();  // NaN where a number is not finite
-  }
-  const float top = largest(tops), offset = sum(level) + sum(none);
-  if (!std::isfinite(offset)) {
-    std::memset(numbers, 0, static_cast<size_t>(d));
+// gathered, steps: of the query and of the segment, by gather_quads; numbers as many. Where the query is no number, no score
+// is one.
+FoldedQuery fold_query(const float* q, const float* means, int d, const float* gathered, const float* steps, int8_t* numbers) {
+  const int size = quads_size(d);
+  F16 level = zero(), tops = zero(), total = zero();
+  for (int i = 0; i < d; i += kWidth) level = fma(load(q + i), load(means + i), level);
+  for (int i = 0; i < size; i += kWidth) tops = max(tops, absolute(load(gathered + i) * load(steps + i)));
+  const float top = largest(tops), offset = sum(level);
+  if (!std::isfinite(offset) || !std::isfinite(top)) {
+    std::memset(numbers, 0, static_cast<size_t>(size));
     return {NAN, 0.0f};
   }
   const F16 inverse = set1(top > 0.0f ? 127.0f / top : 0.0f);
-  F16 total = zero();
-  for (int i = 0; i < d; i += kWidth) {
+  for (int i = 0; i < size; i += kWidth) {
     // 127 / top overflows where top is next to nothing.
-    const F16 rounded = nearest(max(min(load(q + i) * load(deviations + i) * inverse, set1(127.0f)), set1(-127.0f)));
+    const F16 number = load(gathered + i) * load(steps + i) * inverse;
+    const F16 rounded = nearest(max(min(number, set1(127.0f)), set1(-127.0f)));
     store_int8(numbers + i, nearest_int(rounded));
     total = total + rounded;
   }
@@ -94,102 +137,135 @@ FoldedQuery fold_query(const float* q, const float* steps, int d, int8_t* number
   return {offset - 1.5f * scale * sum(total), scale};
 }
 
-// Sums of number * code of G queries against 16 tokens of one KV head, whose codes begin at `codes`. numbers [G, d].
-template <int G>
-inline void code_products(const int8_t* numbers, const uint8_t* codes, int d, I16* sums) {
-  constexpr int kRun = 8;  // pieces whose sums are kept as those of nibbles are
-  for (int first = 0; first < d / kWidth; first += kRun) {
-    NibbleSums run[G];
+// Sums of number * code of G queries, rows of `ld` numbers, for S sixteens of tokens of a line: the First and those after it.
+template <int G, int First, int S>
+inline void code_products(const int8_t* numbers, int ld, const uint8_t* line, const int* quads, int count, I16 (*sums)[G]) {
+  constexpr int kRun = 32;  // quads whose sums are kept as those of nibbles are
+  for (int begin = 0; begin < count; begin += kRun) {
+    NibbleSums run[S][G];
 #pragma GCC unroll 4
-    for (int g = 0; g < G; ++g) run[g] = begin_nibbles();
-    for (int piece = first; piece < std::min(first + kRun, d / kWidth); ++piece) {
-      const I16 four = load_quad(codes + piece * kPiece);
-      const int8_t* x = numbers + piece * kWidth;
+    for (int s = 0; s < S; ++s) {
+#pragma GCC unroll 4
+      for (int g = 0; g < G; ++g) run[s][g] = begin_nibbles();
+    }
+    for (int k = begin; k < std::min(begin + kRun, count); ++k) {
+      const I16 four = load_quad(line + quads[k] * kSegment);
       const auto add = [&](I16 quad, int s) {
 #pragma GCC unroll 4
         for (int g = 0; g < G; ++g) {
           int32_t of_quad;
-          std::memcpy(&of_quad, x + g * d + 4 * s, sizeof of_quad);
-          run[g] = add_nibbles(run[g], quad, set1(of_quad));
+          std::memcpy(&of_quad, numbers + g * ld + 4 * k, sizeof of_quad);
+          run[s][g] = add_nibbles(run[s][g], quad, set1(of_quad));
         }
       };
-      add(bit_pairs<0>(four), 0);
-      add(bit_pairs<1>(four), 1);
-      add(bit_pairs<2>(four), 2);
-      add(bit_pairs<3>(four), 3);
+      add(bit_pairs<First>(four), 0);
+      if constexpr (S > 1) add(bit_pairs<First + 1>(four), 1);
     }
 #pragma GCC unroll 4
-    for (int g = 0; g < G; ++g) sums[g] = first == 0 ? end_nibbles(run[g]) : sums[g] + end_nibbles(run[g]);
+    for (int s = 0; s < S; ++s) {
+#pragma GCC unroll 4
+      for (int g = 0; g < G; ++g) sums[s][g] = begin == 0 ? end_nibbles(run[s][g]) : sums[s][g] + end_nibbles(run[s][g]);
+    }
   }
 }
 
-// Where the largest score of each block is kept as its tokens come by: score [G, ld].
-struct BlockTops {
-  float* score;
-  int ld, block_tokens, tokens;
+// What G of the query heads of one KV head are scored by, and where.
+struct Scored {
+  const float* q;         // [G, d]
+  const float* gathered;  // [G, quads_size(d)]
+  const int* quads;
+  float* score;  // [G, ld]: of each sixteen of tokens, or of each block
+  int ld, tokens;
+  int block_tokens;  // 0: of sixteens, written whole vectors at a time
 };
 
-// The largest score of each block, for G query heads of one KV head.
+// The largest score of the tokens of each sixteen or block.
 template <int G>
-void score_head(const float* q, const CodedKeys& keys, int head, const BlockTops& tops) {
-  const int d = keys.head_dim, of_segment = d * (kSegment / 4);  // bytes
-  // Asked for ahead: the processor does not by itself go on from one segment's codes to the next ones of the same head.
-  const int ahead = std::min(1024, of_segment);
-  auto* numbers = static_cast<int8_t*>(static_cast<void*>(scratch(static_cast<size_t>(G) * d / 4, 3)));
-  const bool whole = tops.block_tokens % kWidth == 0;
-  int block = 0, left = tops.block_tokens;
-  float most[G];
-  for (float& score : most) score = -INFINITY;
-  for (int begin = 0; begin < tops.tokens; begin += kSegment) {
+void score_head(const CodedKeys& keys, int head, const Scored& to) {
+  // As many sums at a time as there are registers for.
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  constexpr int kAtOnce = G > 2 ? 1 : 2;
+#else
+  constexpr int kAtOnce = 2;
+#endif
+  constexpr int kSixteens = kSegment / kWidth;
+  const int d = keys.head_dim, count = quads_read(d), size = quads_size(d);
+  const int64_t of_head = int64_t{d} * (kSegment / 4), of_segment = code_bytes(keys.kv_heads, d);
+  float* of_quads = scratch(static_cast<size_t>(size + G * size / 4), 4);
+  auto* numbers = static_cast<int8_t*>(static_cast<void*>(of_quads + size));
+  alignas(64) float tops[G][kSixteens] = {};
+  for (int begin = 0; begin < to.tokens; begin += kSegment) {
     const int64_t segment = begin / kSegment;
-    const float* steps = keys.steps + segment * code_steps(keys.kv_heads, d) + head * 2 * d;
-    const uint8_t* codes = keys.codes + segment * code_bytes(keys.kv_heads, d) + static_cast<int64_t>(head) * of_segment;
-    const uint8_t* next = begin + kSegment < tops.tokens ? codes + code_bytes(keys.kv_heads, d) : codes;
+    const float* means = keys.steps + segment * code_steps(keys.kv_heads, d) + head * 2 * d;
+    const uint8_t* codes = keys.codes + segment * of_segment + head * of_head;
+    gather_quads(means + d, to.quads, d, of_quads);
     FoldedQuery folded[G];
-    for (int g = 0; g < G; ++g) folded[g] = fold_query(q + g * d, steps, d, numbers + g * d);
-    const int end = std::min(begin + kSegment, tops.tokens);
-    for (int t = begin, at = 0; t < end; t += kWidth, codes += 4 * d, at += 4 * d) {
-      const uint8_t* later = at + ahead < of_segment ? codes + ahead : next + (at + ahead - of_segment);
-      for (int b = 0; b < 4 * d; b += 64) prefetch_line(reinterpret_cast<const char*>(later) + b);
-      I16 sums[G];
-      code_products<G>(numbers, codes, d, sums);
-      if (whole) {
-        // A block begins and ends between two sixteens of tokens.
-        for (int g = 0; g < G; ++g) {
-          const float score = folded[g].offset + folded[g].scale * static_cast<float>(largest(sums[g]));
-          most[g] = std::max(most[g], score);
-        }
-        if ((left -= kWidth) > 0) continue;
-        for (int g = 0; g < G; ++g) tops.score[g * tops.ld + block] = most[g], most[g] = -INFINITY;
-        ++block, left = tops.block_tokens;
-        continue;
-      }
+    for (int g = 0; g < G; ++g) {
+      folded[g] = fold_query(to.q + g * d, means, d, to.gathered + g * size, of_quads, numbers + g * size);
+    }
+    const int end = std::min(begin + kSegment, to.tokens);
+    const auto take = [&](int t, const I16* sums) {
+#pragma GCC unroll 4
       for (int g = 0; g < G; ++g) {
+        if (to.block_tokens == 0) {
+          tops[g][(t - begin) / kWidth] = static_cast<float>(largest(sums[g]));
+          continue;
+        }
         float scores[kWidth];
         store(scores, fma(to_float(sums[g]), set1(folded[g].scale), set1(folded[g].offset)));
-        for (int i = 0; i < std::min(kWidth, tops.tokens - t); ++i) {
-          float& top = tops.score[g * tops.ld + (t + i) / tops.block_tokens];
+        for (int i = 0; i < std::min(kWidth, to.tokens - t); ++i) {
+          float& top = to.score[g * to.ld + (t + i) / to.block_tokens];
           top = std::max(top, scores[i]);
         }
       }
+    };
+    for (int t = begin; t < end; t += kLine, codes += kLine) {
+      // The processor does not by itself go on from one segment's codes to the next ones of the same head.
+      for (int k = 0; begin + kSegment < to.tokens && k < count; ++k) {
+        prefetch_line(reinterpret_cast<const char*>(codes + of_segment + to.quads[k] * kSegment));
+      }
+      const auto part = [&](int from, const auto& products) {
+        if (from >= end) return;
+        I16 sums[kAtOnce][G];
+        products(numbers, size, codes, to.quads, count, sums);
+        for (int s = 0; s < kAtOnce && from + s * kWidth < end; ++s) take(from + s * kWidth, sums[s]);
+      };
+      part(t, code_products<G, 0, kAtOnce>);
+      if constexpr (kAtOnce == 1) part(t + 16, code_products<G, 1, 1>);
+      part(t + 32, code_products<G, 2, kAtOnce>);
+      if constexpr (kAtOnce == 1) part(t + 48, code_products<G, 3, 1>);
+    }
+    for (int g = 0; to.block_tokens == 0 && g < G; ++g) {
+      store(to.score + g * to.ld + begin / kWidth, fma(load(tops[g]), set1(folded[g].scale), set1(folded[g].offset)));
     }
   }
 }
 
 void score_codes(const float* q, const CodedKeys& keys, int kv_head, const AttentionShape& shape, int block_tokens,
-                 int blocks, float* weights, float* sums) {
-  using Step = void (*)(const float*, const CodedKeys&, int, const BlockTops&);
+                 int blocks, float* score) {
+  using Step = void (*)(const CodedKeys&, int, const Scored&);
   static constexpr Step kScore[] = {nullptr, score_head<1>, score_head<2>, score_head<3>, score_head<4>};
-  const int group = shape.q_heads / keys.kv_heads, ld = (blocks + kWidth - 1) / kWidth * kWidth;
-  float* scores = scratch(static_cast<size_t>(4) * ld, 2);
+  static_assert(kSegment == kWidth * kWidth, "the sixteens of a segment are one vector");
+  const int group = shape.q_heads / keys.kv_heads, d = keys.head_dim, size = quads_size(d), tokens = blocks * block_tokens;
+  const int sixteens = block_tokens % kWidth == 0 ? block_tokens / kWidth : 0;
+  const int ld = ((sixteens > 0 ? blocks * sixteens : blocks) + kWidth - 1) / kWidth * kWidth;
+  float* of_queries = scratch(static_cast<size_t>(4) * ld, 2);
+  float* gathered = scratch(static_cast<size_t>(4 * size + quads_read(d)), 3);
+  auto* quads = static_cast<int*>(static_cast<void*>(gathered + 4 * size));
+  pick_quads(q, group, keys.steps + kv_head * 2 * d + d, d, quads);
+  std::fill(score, score + (blocks + kWidth - 1) / kWidth * kWidth, 0.0f);
   for (int first = 0; first < group; first += 4) {
     const int heads = std::min(4, group - first);
-    std::fill(scores, scores + heads * ld, -INFINITY);
-    kScore[heads](q + first * keys.head_dim, keys, kv_head, {scores, ld, block_tokens, blocks * block_tokens});
+    for (int g = 0; g < heads; ++g) gather_quads(q + (first + g) * d, quads, d, gathered + g * size);
+    if (sixteens == 0) std::fill(of_queries, of_queries + heads * ld, -INFINITY);
+    kScore[heads](keys, kv_head, {q + first * d, gathered, quads, of_queries, ld, tokens, sixteens > 0 ? 0 : block_tokens});
     for (int g = 0; g < heads; ++g) {
-      float* of_query = scores + g * ld;
-      sums[first + g] = weigh_blocks(of_query, blocks, shape);
-      std::copy(of_query, of_query + blocks, weights + static_cast<size_t>(first + g) * blocks);
+      float* of_query = of_queries + g * ld;
+      for (int b = 0; sixteens > 1 && b < blocks; ++b) {
+        const float* its = of_query + b * sixteens;
+        of_query[b] = *std::max_element(its, its + sixteens);
+      }
+      add_shares(of_query, blocks, shape, score);
     }
   }
 }

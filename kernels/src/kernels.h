@@ -89,10 +89,12 @@ enum class BlockKind { kCodes, kBounds };
 // Keys in codes of two bits a number: of segments of the context, number c of a key of KV head h is about mean[c] + step[c] *
 // (code - 1.5), where mean and step are the mean and the standard deviation of that number over the segment's keys (by
 // channel, as Liu et al. 2024, KIVI, have it). What is no finite number counts as 0.
-constexpr int kSegment = 256;  // tokens, at multiples of it
+constexpr int kSegment = 256;       // tokens, at multiples of it
+constexpr int kMostNumbers = 1024;  // of a key
 
-// Where the codes of a segment lie: [kv_heads, kSegment / 16, head_dim / 16] pieces of 64 bytes, each of 16 tokens and 16
-// numbers; bits 2s and 2s + 1 of byte 4t + j are of token t and number 4s + j.
+// Where the codes of a segment lie: [kv_heads, head_dim / 4, kSegment / 64] lines of 64 bytes, each of four numbers and 64
+// tokens, so that numbers that are not asked for are not read; bits 2s and 2s + 1 of byte 4t + j are of token 16s + t and
+// number j.
 inline int64_t code_bytes(int kv_heads, int head_dim) { return int64_t{kv_heads} * head_dim * (kSegment / 4); }
 // Means and steps of a segment: [kv_heads, 2, head_dim].
 inline int64_t code_steps(int kv_heads, int head_dim) { return int64_t{kv_heads} * 2 * head_dim; }
@@ -140,13 +142,16 @@ struct Kernels {
   // Codes of tokens [from, to) of the segment whose tokens are at `slots`. measured: first of its tokens whose mean and
   // deviation become those of the segment; 0: they are there.
   void (*code_keys)(const KvCache& kv, const int64_t* slots, int from, int to, int measured, float* steps, uint8_t* codes);
-  // Softmax over the blocks of each of the query heads that read one KV head: q [heads, head_dim] of these, weights [heads,
-  // blocks] relative to the head's maximum, sums [heads].
+  // Sum over the query heads q [heads, head_dim] that read one KV head of their softmax over the blocks: score [blocks],
+  // with room up to a multiple of 16.
   void (*score_bounds)(const float* q, const BoundedKeys& keys, int kv_head, const AttentionShape& shape, int blocks,
-                       float* weights, float* sums);
-  // Likewise by the best key of each block, by its codes.
+                       float* score);
+  // Likewise by the best key of each block, by its codes of the numbers that matter most.
   void (*score_codes)(const float* q, const CodedKeys& keys, int kv_head, const AttentionShape& shape, int block_tokens,
-                      int blocks, float* weights, float* sums);
+                      int blocks, float* score);
+  // 1 in kept [count] for the `wanted` largest of score [count], which are not negative, of equal ones the later; NaN is
+  // less than all. score has room up to a multiple of 16 and is written over.
+  void (*keep_largest)(float* score, int count, int wanted, uint8_t* kept);
   // Moments of x / T; inverse: 1 / T.
   void (*tempered)(const float* x, int n, float inverse, Moments& to);
   void (*draw_row)(const float* x, int n, const RowCut& cut, const RowSearch& search, Drawn& out);

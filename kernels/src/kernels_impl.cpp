@@ -17,7 +17,7 @@ const Kernels& table() {
   static const Kernels kernels = {
       SGE_STRING(SGE_ISA), linear, linear_integer, round_inputs, row_sums,     rms_norm,
       silu_mul,            rope,   to_bf16_row,    decode_share, extend_block,
-      bound_keys,          code_keys,      score_bounds,   score_codes,
+      bound_keys,          code_keys,      score_bounds,   score_codes, keep_largest,
       tempered,            draw_row, solve_row,
   };
   return kernels;

@@ -60,6 +60,9 @@ inline F16 keep_from(F16 a, F16 x, float floor) {
   return {_mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x.v, _mm512_set1_ps(floor), _CMP_GE_OQ), a.v)};
 }
 // Whether any entry is at least `floor`.
+inline int count_from(F16 x, float floor) {
+  return __builtin_popcount(_mm512_cmp_ps_mask(x.v, _mm512_set1_ps(floor), _CMP_GE_OQ));
+}
 inline bool any_from(F16 x, float floor) { return _mm512_cmp_ps_mask(x.v, _mm512_set1_ps(floor), _CMP_GE_OQ) != 0; }
 inline F16 from_bf16(const uint16_t* p) {
   return {_mm512_castsi512_ps(_mm512_slli_epi32(
@@ -167,6 +170,11 @@ inline F16 keep_from(F16 x, F16 y, float floor) {
   const __m256 f = _mm256_set1_ps(floor);
   return {_mm256_and_ps(x.a, _mm256_cmp_ps(y.a, f, _CMP_GE_OQ)),
           _mm256_and_ps(x.b, _mm256_cmp_ps(y.b, f, _CMP_GE_OQ))};
+}
+inline int count_from(F16 x, float floor) {
+  const __m256 least = _mm256_set1_ps(floor);
+  const auto of_half = [&](__m256 half) { return __builtin_popcount(_mm256_movemask_ps(_mm256_cmp_ps(half, least, _CMP_GE_OQ))); };
+  return of_half(x.a) + of_half(x.b);
 }
 inline bool any_from(F16 x, float floor) {
   const __m256 f = _mm256_set1_ps(floor);
@@ -303,6 +311,11 @@ inline float float_of_bits(uint32_t bits) {
 }
 inline F16 power_of_two(F16 n) { SGE_EACH(float_of_bits(static_cast<uint32_t>(static_cast<int>(n.v[i]) + 127) << 23)); }
 inline F16 keep_from(F16 x, F16 y, float floor) { SGE_EACH(y.v[i] >= floor ? x.v[i] : 0.0f); }
+inline int count_from(F16 x, float floor) {
+  int count = 0;
+  for (float value : x.v) count += value >= floor;
+  return count;
+}
 inline bool any_from(F16 x, float floor) {
   bool any = false;
   for (float y : x.v) any |= y >= floor;

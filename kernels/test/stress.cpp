@@ -378,19 +378,52 @@ struct Choice {
 };
 
 // A request's shares of its first blocks, with keys of their own.
-sge::Choice some_choice(Random& random, int blocks, int layers, int kv_heads, int d) {
+sge::Choice some_choice(Random& random, int blocks, int layers, int kv_heads, int d, Floats& bonus) {
   const auto kind = random.coin() ? sge::BlockKind::kBounds : sge::BlockKind::kCodes;
   const auto keys = std::make_shared<sge::BlockKeys>(layers, kv_heads, d, kind);
-  sge::Choice c{keys, blocks, random.between(0, blocks), 0, 0, random.normals(static_cast<size_t>(blocks))};
-  c.sinks = random.between(0, std::min(c.budget, 2)), c.recent = random.between(0, std::min(c.budget - c.sinks, 2));
-  c.bonus[random.between(0, blocks - 1)] = random.coin() ? NAN : 0.0f;
-  c.tilt = random.between(0, 4) / 4.0;
-  return c;
+  bonus = random.normals(static_cast<size_t>(blocks));
+  bonus[random.between(0, blocks - 1)] = random.coin() ? NAN : 0.0f;
+  const int budget = random.between(0, blocks), sinks = random.between(0, std::min(budget, 2));
+  const int recent = random.between(0, std::min(budget - sinks, 2));
+  return {keys, blocks, budget, sinks, recent, bonus.data(), random.between(0, 4) / 4.0};
+}
+
+// What products_by_codes() asks keys for.
+struct Asked {
+  std::vector<bool> numbers;  // [d]
+  bool sure = true;           // whether float32 says the same
+};
+
+// Three eighths of the fours of numbers: those of the largest sum of squares of query times step of the first segment.
+Asked asked_numbers(const Cache& cache, const std::vector<int64_t>& slots, int tokens, int kv_head, const float* queries,
+                    int group) {
+  const int fours = cache.d / 4, wanted = (3 * fours + 7) / 8;
+  int measured = std::min(tokens, 256);
+  for (int power = 16; power <= tokens && power <= 256; power *= 2) measured = power;
+  std::vector<std::pair<double, int>> energies;
+  for (int four = 0; four < fours; ++four) {
+    double energy = 0;
+    for (int i = 4 * four; i < 4 * four + 4; ++i) {
+      double mean = 0, variance = 0;
+      for (int t = 0; t < measured; ++t) mean += cache.at(0, slots[t], kv_head, i) / measured;
+      for (int t = 0; t < measured; ++t) variance += std::pow(cache.at(0, slots[t], kv_head, i) - mean, 2) / measured;
+      for (int g = 0; g < group; ++g) energy += std::pow(queries[g * cache.d + i], 2) * variance;
+    }
+    energies.emplace_back(-energy, four);
+  }
+  std::sort(energies.begin(), energies.end());
+  Asked asked{std::vector<bool>(cache.d), true};
+  for (int n = 0; n < wanted; ++n) {
+    for (int i = 0; i < 4; ++i) asked.numbers[4 * energies[n].second + i] = true;
+  }
+  const double least = -energies[wanted - 1].first, most = -energies[wanted].first;
+  asked.sure = most == 0 || most < least * (1 - 1e-4);
+  return asked;
 }
 
 // Products of a query with the best key of each block by codes of two bits, in doubles; and how far float32 may move each.
 std::vector<double> products_by_codes(const Cache& cache, const std::vector<int64_t>& slots, int blocks, int block_tokens,
-                                      int kv_head, const float* query, std::vector<double>& doubt) {
+                                      int kv_head, const float* query, const Asked& asked, std::vector<double>& doubt) {
   const int d = cache.d, tokens = blocks * block_tokens;
   std::vector<double> best(blocks, -INFINITY), product(tokens), unsure(tokens);
   for (int begin = 0; begin < tokens; begin += 256) {
@@ -404,6 +437,7 @@ std::vector<double> products_by_codes(const Cache& cache, const std::vector<int6
       for (int t = 0; t < measured; ++t) mean[i] += key(t, i) / measured;
       for (int t = 0; t < measured; ++t) step[i] += (key(t, i) - mean[i]) * (key(t, i) - mean[i]) / measured;
       step[i] = std::sqrt(step[i]);
+      if (!asked.numbers[i]) step[i] = 0;
       top = std::max(top, std::fabs(query[i] * step[i]));
     }
     const double unit = top / 127;
@@ -414,6 +448,7 @@ std::vector<double> products_by_codes(const Cache& cache, const std::vector<int6
         const double code = std::min(3.0, std::max(0.0, std::nearbyint(level)));
         const double number = unit > 0 ? query[i] * step[i] / unit : 0.0;
         product[begin + t] += query[i] * mean[i] + std::nearbyint(number) * unit * (code - 1.5);
+        if (!asked.sure) unsure[begin + t] = 100;
         unsure[begin + t] += (tie(level) ? std::fabs(query[i] * step[i]) : 0.0) + (tie(number) ? 1.5 * unit : 0.0);
       }
     }
@@ -437,7 +472,8 @@ void check_choice(Random& random) {
   const sge::AttentionShape shape{q_heads, 0.25f, random.coin() ? 0.0f : 3.0f, -1};
   const Floats q = random.normals(static_cast<size_t>(q_heads) * d);
   const int layers = random.between(1, 4), layer = random.between(0, layers - 1);
-  const sge::Choice c = some_choice(random, blocks, layers, kv_heads, d);
+  Floats bonus;
+  const sge::Choice c = some_choice(random, blocks, layers, kv_heads, d, bonus);
   const bool bounds = c.keys->kind() == sge::BlockKind::kBounds;
   expect(c.keys->claim() && !c.keys->claim(), "a claim");
   const int some = random.between(1, blocks);
@@ -458,7 +494,12 @@ void check_choice(Random& random) {
     std::vector<double> doubt(blocks, 0.0);
     const float* query = q.data() + static_cast<size_t>(h) * d;
     std::vector<double> of_head(blocks, 0.0);
-    if (!bounds) of_head = products_by_codes(cache, slots, blocks, block_tokens, kv_head, query, doubt);
+    if (!bounds) {
+      const int group = q_heads / kv_heads;
+      const float* queries = q.data() + static_cast<size_t>(kv_head) * group * d;
+      const Asked asked = asked_numbers(cache, slots, blocks * block_tokens, kv_head, queries, group);
+      of_head = products_by_codes(cache, slots, blocks, block_tokens, kv_head, query, asked, doubt);
+    }
     for (int b = 0; b < blocks; ++b) {
       for (int i = 0; bounds && i < d; ++i) {
         double low = INFINITY, high = -INFINITY;
@@ -490,7 +531,7 @@ void check_choice(Random& random) {
     double least = INFINITY, most = -INFINITY;
     for (int b = 0; b < blocks; ++b) {
       const bool always = b < c.sinks || b >= blocks - c.recent;
-      const double score = std::isnan(c.bonus[b]) ? INFINITY : std::log(of_heads[h][b]) + c.bonus[b];
+      const double score = std::isnan(bonus[b]) ? INFINITY : std::log(of_heads[h][b]) + bonus[b];
       expect(kept[b] == 1 || (kept[b] == 0 && !always), "the first and the last blocks");
       if (kept[b] && !always) least = std::min(least, score + doubts[h][b]);
       if (!kept[b]) most = std::max(most, score - doubts[h][b]);
@@ -546,12 +587,13 @@ void check_decoder(Random& random) {
   const bool chosen = choice.blocks.mass || !choice.blocks.kept.empty();
   // Some of those that leave blocks out choose them.
   std::vector<sge::Choice> choices;
+  Floats bonus;
   bool choosing = false;
   if (!choice.blocks.kept.empty() && random.coin()) {
     for (int r = 0; r < count; ++r) {
       const int blocks = static_cast<int>(choice.blocks.tail[r] / choice.blocks.block_tokens);
       const bool chooses = blocks > 0 && random.coin();
-      choices.push_back(chooses ? some_choice(random, blocks, 2, kv_heads, d) : sge::Choice());
+      choices.push_back(chooses ? some_choice(random, blocks, 2, kv_heads, d, bonus) : sge::Choice());
       if (chooses) choices.back().keys->make_room(blocks, choice.blocks.block_tokens), choosing = true;
     }
   }

@@ -543,6 +543,7 @@ def test_choices_of_other_steps_are_refused(two: Two) -> None:
         ((2, 2, 0, False), "head_dim must be a positive multiple of 16"),
         ((2, 2, 24, False), "head_dim must be a positive multiple of 16"),
         ((-1, 2, 16, False), "layers and kv_heads must be at least 1"),
+        ((1, 1, 1040, False), "codes are of keys of at most 1024 numbers a head"),
     ],
 )
 def test_keys_of_no_model_are_refused(native, arguments: tuple[Any, ...], said: str) -> None:

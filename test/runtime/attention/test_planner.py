@@ -38,7 +38,7 @@ def planner(monkeypatch: pytest.MonkeyPatch) -> Planner:
         surprisal_nats=torch.full((4000,), float("nan")),
         req_to_token=torch.arange(4000, dtype=torch.int32).view(4, 1000),
         counters=Counters(),
-        cost=ReadCost(1000.0, 500, 10),
+        cost=ReadCost(1000.0, 500, 10, 4),
     )
     made.surprisal_nats[1000:2000] = torch.linspace(0.0, 5.0, 1000)
     monkeypatch.setattr(module, "_installed", made)
@@ -163,18 +163,21 @@ def test_a_report_counts_what_came_out(planner: Planner) -> None:
 
 
 def test_choosing_is_paid_for(planner: Planner) -> None:
-    """Of 30 blocks: two bits for each number of a key, their means and steps, or two numbers of two bytes; given lists cost nothing."""
+    """Of 30 blocks: two bits for each number that is asked, means and steps of all, or two numbers of two bytes of all.
+
+    Given lists cost nothing.
+    """
     choice = QueryChoice(30, 10, 1, 1, np.zeros(30, np.float32))
     cases: list[tuple[Policy, int, float]] = [
-        ("mixed", 16, 4.5),
-        ("mixed", 64, 18.0),
-        ("quest", 16, 4.0),
-        ("quest", 64, 4.0),
+        ("mixed", 16, 16 * (4 / 4 + 10 / 32)),
+        ("mixed", 64, 64 * (4 / 4 + 10 / 32)),
+        ("quest", 16, 40.0),
+        ("quest", 64, 40.0),
     ]
-    for policy, size, of_number in cases:
+    for policy, size, of_block in cases:
         asked = replace(SETTINGS, policy=policy, block_tokens=size)
         read = read_of(Reading(choice, "kept"), 3000, asked, planner.cost)
-        assert (read.blocks_scored, read.choosing_bytes) == (30, 30 * of_number * 10)
+        assert (read.blocks_scored, read.choosing_bytes) == (30, 30 * of_block)
     given = Reading(Selection(np.ones((1, 30), np.bool_), 480), "kept")
     assert read_of(given, 500, SETTINGS, planner.cost).choosing_bytes == 0
 
