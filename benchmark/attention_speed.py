@@ -36,6 +36,8 @@ CLAIMED = {
     "clients_8": ("prune_tps_short", ">= 0.98"),
 }
 KEEP_BAR = "<= 0.5"
+# Of an answer to a short prompt: enough for a visit of some ten seconds, and below min_context_tokens with its prompt.
+SHORT_OUTPUT_TOKENS = 384
 
 
 class TextPrompts:
@@ -134,7 +136,7 @@ def main() -> None:
     both = ("--entropic-cpu-kv-pool-mib", str(options.pool_mib), *shlex.split(options.flags))
     flags = {DENSE: both, PRUNED: (*both, "--entropic-attention", "on", *shlex.split(options.pruned_flags))}
     arms = [make(name, flags, model, folder) for name in flags]
-    every = catalogue(Sizes(context_output_tokens=options.output_tokens))
+    every = catalogue(Sizes(output_tokens=SHORT_OUTPUT_TOKENS, context_output_tokens=options.output_tokens))
     plan = Plan(arms, [every[name] for name in options.workloads], options.rounds, 1, options.seed)
     facts = run_facts(options.seed)
     partial = folder / "attention_speed.partial.json"
