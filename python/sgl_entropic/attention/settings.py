@@ -20,6 +20,16 @@ RECENT_SHARES: dict[Policy, float] = {
 }
 """Share of what is read that goes to the most recent blocks, where nobody says otherwise: what measured best."""
 
+MIN_KEEP_RATIOS: dict[Policy, float] = {
+    "surprisal": 0.25,
+    "streaming": 0.25,
+    "attention": 0.25,
+    "quest": 0.25,
+    "mixed": 0.15,
+}
+"""Share of the context that is kept when nothing is uncertain, where nobody says otherwise. On running text ``mixed`` then
+reads about a third, and is as near to reading all as ``quest`` is at one half (``docs/concepts/attention.md``)."""
+
 LAYER_TILTS: dict[Policy, float] = {"mixed": 0.3}
 """How much more of its budget the last layer reads than the mean one, and the first as much less; 0 for other policies.
 The first layers are the ones that lose least by reading less (the other way about costs most: ``docs/notebook.md``)."""

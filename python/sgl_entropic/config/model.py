@@ -127,13 +127,14 @@ class AttentionConfig(Section):
         ),
     ] = None
     min_keep_ratio: Annotated[
-        float,
+        float | None,
         Field(
             ge=0.01,
             le=1,
-            description="Share of the context that is read when nothing is uncertain; no step reads less.",
+            description="Share of the context that is read when nothing is uncertain; no step reads less; none is the policy's "
+            "own: 0.15 for mixed, else 0.25.",
         ),
-    ] = 0.25
+    ] = None
     max_keep_ratio: Annotated[
         float,
         Field(

@@ -22,7 +22,7 @@ from sgl_entropic.runtime.attention import planner as module
 from sgl_entropic.runtime.attention.cost import ReadCost
 from sgl_entropic.runtime.attention.planner import Planner, share_again
 from sgl_entropic.runtime.attention.request import Read, RequestPruning, read_of
-from sgl_entropic.runtime.attention.settings import check_config, check_request
+from sgl_entropic.runtime.attention.settings import check_config, check_request, settings_of
 from sgl_entropic.runtime.request_state import RequestState
 from sgl_entropic.signals import TokenReading
 from sgl_entropic.trace.counters import Counters
@@ -185,7 +185,8 @@ def test_choosing_is_paid_for(planner: Planner) -> None:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"max_keep_ratio": 0.1}, "the server's 0.25"),
+        ({"max_keep_ratio": 0.1}, "min_keep_ratio, which is 0.15 where mixed is not told otherwise"),
+        ({"max_keep_ratio": 0.2, "attention_policy": "quest"}, "0.25 where quest is not told otherwise"),
         ({"min_keep_ratio": 0.5, "max_keep_ratio": 0.4}, "below min_keep_ratio = 0.5"),
         ({"attention_pruning": False, "attention_policy": "streaming"}, "attention_pruning is false"),
         ({"attention_policy": "mixed"}, "compiled kernels"),
@@ -200,10 +201,32 @@ def test_what_a_request_cannot_ask(asked: dict[str, Any], said: str, monkeypatch
         check_request(RequestParams(**asked), AttentionConfig(enabled=True))
 
 
+def test_a_share_is_the_requests_the_servers_or_the_policys_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sgl_entropic.runtime.attention.settings.compiled_kernels_asked_for", lambda: True)
+
+    def least(asked: dict[str, Any], **config: Any) -> float:
+        params, server = RequestParams(**asked), AttentionConfig(enabled=True, **config)
+        check_request(params, server)
+        settings = settings_of(params, server, 1000)
+        assert settings is not None
+        return settings.min_keep_ratio
+
+    assert least({}) == 0.15
+    assert least({"max_keep_ratio": 0.2}) == 0.15
+    assert least({"attention_policy": "quest"}) == 0.25
+    assert least({}, policy="surprisal") == 0.25
+    assert least({"attention_policy": "mixed"}, policy="surprisal") == 0.15
+    assert least({"attention_policy": "quest"}, min_keep_ratio=0.4) == 0.4
+    assert least({"min_keep_ratio": 0.3}, min_keep_ratio=0.4) == 0.3
+    with pytest.raises(RequestParameterError, match=r"which is the server's 0\.4; accepted"):
+        least({"max_keep_ratio": 0.3}, min_keep_ratio=0.4)
+
+
 @pytest.mark.parametrize(
     ("config", "page_size", "window", "said"),
     [
         ({"min_keep_ratio": 0.5, "max_keep_ratio": 0.4}, 1, None, "below attention.min_keep_ratio"),
+        ({"policy": "quest", "max_keep_ratio": 0.2}, 1, None, "= 0.25, which quest has"),
         ({"block_tokens": 16}, 32, None, "no multiple of --page-size 32"),
         ({}, 1, 4096, "slides over 4096 tokens"),
     ],

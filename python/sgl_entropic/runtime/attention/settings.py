@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from sgl_entropic.attention.settings import RECENT_SHARES, AttentionSettings, Policy
+from sgl_entropic.attention.settings import MIN_KEEP_RATIOS, RECENT_SHARES, AttentionSettings, Policy
 from sgl_entropic.config.model import AttentionConfig
 from sgl_entropic.errors import ConfigError, RequestParameterError
 from sgl_entropic.request_params.parameters import ATTENTION, RequestParams
@@ -23,9 +23,9 @@ def settings_of(params: RequestParams, config: AttentionConfig, vocab_size: int)
     if not config.enabled or params.attention_pruning is False:
         return None
     largest = math.log(vocab_size)
-    least = config.min_keep_ratio if params.min_keep_ratio is None else float(params.min_keep_ratio)
+    policy = _policy_of(params.attention_policy or config.policy)
+    least = _least_of(policy, config) if params.min_keep_ratio is None else float(params.min_keep_ratio)
     most = config.max_keep_ratio if params.max_keep_ratio is None else float(params.max_keep_ratio)
-    policy: Policy = params.attention_policy or config.policy or default_policy()  # type: ignore[assignment]
     return AttentionSettings(
         policy=policy,
         min_keep_ratio=least,
@@ -49,6 +49,14 @@ def settings_of(params: RequestParams, config: AttentionConfig, vocab_size: int)
 def default_policy() -> Policy:
     """What measures best among what the platform can do: only the compiled kernels choose in every layer and step."""
     return "mixed" if compiled_kernels_asked_for() else "surprisal"
+
+
+def _policy_of(asked: str | None) -> Policy:
+    return asked or default_policy()  # type: ignore[return-value]
+
+
+def _least_of(policy: Policy, config: AttentionConfig) -> float:
+    return MIN_KEEP_RATIOS[policy] if config.min_keep_ratio is None else config.min_keep_ratio
 
 
 def check_request(params: RequestParams, config: AttentionConfig) -> None:
@@ -75,10 +83,13 @@ def check_request(params: RequestParams, config: AttentionConfig) -> None:
             "accepted: one of the two"
         )
     least, most = params.min_keep_ratio, params.max_keep_ratio
-    if most is not None and most < (config.min_keep_ratio if least is None else least):
-        of_server = f", which is the server's {config.min_keep_ratio}" if least is None else f" = {least!r}"
+    policy = _policy_of(params.attention_policy or config.policy)
+    if most is not None and most < (_least_of(policy, config) if least is None else least):
+        said = f" = {least!r}" if least is not None else f", which is the server's {config.min_keep_ratio}"
+        if least is None and config.min_keep_ratio is None:
+            said = f", which is {_least_of(policy, config)} where {policy} is not told otherwise"
         raise RequestParameterError(
-            f"max_keep_ratio = {most!r} is below min_keep_ratio{of_server}; accepted: at least as much"
+            f"max_keep_ratio = {most!r} is below min_keep_ratio{said}; accepted: at least as much"
         )
 
 
@@ -96,10 +107,13 @@ def check_config(
     Raises:
         ConfigError: naming the setting and what is accepted.
     """
-    if config.max_keep_ratio < config.min_keep_ratio:
+    policy = _policy_of(config.policy)
+    least = _least_of(policy, config)
+    if config.max_keep_ratio < least:
+        own = f", which {policy} has where it is not told otherwise" if config.min_keep_ratio is None else ""
         raise ConfigError(
-            f"attention.max_keep_ratio = {config.max_keep_ratio} is below attention.min_keep_ratio = "
-            f"{config.min_keep_ratio}; expected at least as much"
+            f"attention.max_keep_ratio = {config.max_keep_ratio} is below attention.min_keep_ratio = {least}{own}; "
+            "expected at least as much"
         )
     if sliding_window is not None and sliding_window > 0:
         raise ConfigError(
