@@ -28,7 +28,7 @@ MIN_KEEP_RATIOS: dict[Policy, float] = {
     "mixed": 0.15,
 }
 """Share of the context that is kept when nothing is uncertain, where nobody says otherwise. On running text ``mixed`` then
-reads about a third, and is as near to reading all as ``quest`` is at one half (``docs/concepts/attention.md``)."""
+reads about a third, and is about as near to reading all as ``quest`` is at one half (``docs/concepts/attention.md``)."""
 
 LAYER_TILTS: dict[Policy, float] = {"mixed": 0.3}
 """How much more of its budget the last layer reads than the mean one, and the first as much less; 0 for other policies.
